@@ -62,7 +62,7 @@ def main() -> None:
         "curves": curves(first),
         "seconds": {name: seconds(found) for name, found in by_costs.items()},
         "rollouts by pass rate": {
-            label: dict(zip(BINS, (None if one is None else _number(one.mean) for one in found.counts), strict=True))
+            label: dict(zip(BINS, (None if one is None else _number(one.mean) for one in found), strict=True))
             for label, found in first.allocation.items()
         },
     }

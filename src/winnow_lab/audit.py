@@ -44,6 +44,7 @@ TRIED = 500  # about so many problems for each constant answer; see `constants`
 SHOWN = 10  # findings per kind that the report lists
 
 Load = Callable[[str], list[Problem]]  # the problems of a split; raises ConfigError or DataError without the split
+Contradiction = tuple[Problem, Problem]  # two problems of a split with one question and no gold in common
 
 
 def audit(
@@ -67,25 +68,6 @@ class Constants:
     late: Sequence[Finding] = ()  # without a verdict in time
     best: tuple[str, float]  # the most accepted answer, and its share of the problems
     wrong: tuple[str, float]  # the rejected answer with the highest reward, and that reward
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contradiction:
-    """Two problems of a split with one question and no gold in common."""
-
-    problems: tuple[Problem, Problem]
-
-    @property
-    def ids(self) -> tuple[str, str]:
-        """Their ids."""
-        first, second = self.problems
-        return first.id, second.id
-
-    @property
-    def golds(self) -> tuple[str, str]:
-        """Their golds; several of one problem with "or" between them."""
-        first, second = (" or ".join(golds(problem.answer)) for problem in self.problems)
-        return first, second
 
 
 NO_CONSTANTS = Constants(paid=(), best=("", 0.0), wrong=("", math.nan))
@@ -258,17 +240,15 @@ def contradictions(problems: Sequence[Problem]) -> list[Contradiction]:
             continue
         earlier = first.setdefault(" ".join(problem.asked.casefold().split()).rstrip(" .:?"), problem)
         if not any(a == b or _same(a, b) for a in _read_golds(earlier) for b in _read_golds(problem)):
-            found.append(Contradiction(problems=(earlier, problem)))
+            found.append((earlier, problem))
     return found
 
 
 def rejected(found: Sequence[Contradiction], phrase: Phrase, verifiers: Verifiers) -> list[Contradiction]:
     """The contradictions for the reward too: a question may have many right answers, and each gold be one of them."""
-    tried = [(each.problems[0], gold) for each in found for gold in golds(each.problems[1].answer)]
+    tried = [(first, gold) for first, second in found for gold in golds(second.answer)]
     accepted = {(problem.id, gold) for problem, gold, outcome in _judged(tried, phrase, verifiers) if outcome.correct}
-    return [
-        each for each in found if not any((each.ids[0], gold) in accepted for gold in golds(each.problems[1].answer))
-    ]
+    return [pair for pair in found if not any((pair[0].id, gold) in accepted for gold in golds(pair[1].answer))]
 
 
 def overlap(splits: Mapping[str, Sequence[Problem]]) -> list[tuple[str, str]]:
@@ -335,9 +315,9 @@ def _about_contradictions(found: Sequence[Contradiction]) -> Iterator[str]:
     if not found:
         return
     yield f"questions with different golds within a split: {len(found)}"
-    for each in found[:SHOWN]:
-        pairs = zip(each.ids, each.golds, strict=True)
-        yield "  " + "; ".join(f"{sanitize(id)}: {sanitize(shorten(gold, 60))}" for id, gold in pairs)
+    for pair in found[:SHOWN]:
+        shown = ((one.id, " or ".join(golds(one.answer))) for one in pair)
+        yield "  " + "; ".join(f"{sanitize(id)}: {sanitize(shorten(gold, 60))}" for id, gold in shown)
     yield from _more(found)
 
 

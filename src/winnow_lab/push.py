@@ -69,7 +69,7 @@ def card_of(model: Path, repo: str) -> str:
     parts = [
         "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---"]),
         f"# {repo.rpartition('/')[2]}",
-        *(_training(run, manifest, step_of(model)) if run is not None and manifest is not None else ()),
+        *(_training(run, manifest, model) if run is not None and manifest is not None else ()),
         f"```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         f'model = AutoModelForCausalLM.from_pretrained("{repo}")\n'
         f'tokenizer = AutoTokenizer.from_pretrained("{repo}")\n```',
@@ -96,13 +96,9 @@ def rows_until(rows: Sequence[Mapping[str, float]], done: int) -> list[Mapping[s
     return [*(row for row in rows if row["step"] < done), *evaluated]
 
 
-def step_of(checkpoint: Path) -> int:
-    """The number of steps after which a checkpoint was saved, from its name."""
-    return int(checkpoint.resolve().name.rpartition("-")[2])
-
-
-def _training(run: Path, manifest: Manifest, done: int) -> Iterator[str]:
-    """What a run was in its first `done` steps, as paragraphs. Paths of this machine are not among it."""
+def _training(run: Path, manifest: Manifest, checkpoint: Path) -> Iterator[str]:
+    """What a run was up to a checkpoint, as paragraphs. Paths of this machine are not among it."""
+    done = int(checkpoint.resolve().name.rpartition("-")[2])  # steps, from its name
     config, rows = manifest.config, rows_until(read_metrics(run), done)
     table = config.get("model")  # a manifest may contain anything
     settings = table if isinstance(table, Mapping) else {}

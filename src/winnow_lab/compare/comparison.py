@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +34,8 @@ BINS = ("0", "≤25", "≤50", "≤75", "<100", "100")  # percent; each pass rat
 _EDGES = (0.0, 0.25, 0.5, 0.75)
 
 
-@dataclass(frozen=True, eq=False)
-class PassRateCounts:
-    """The counts of a group, one entry per bin; None if a seed sampled no prompt of the bin."""
-
-    counts: tuple[Estimate | None, ...]  # mean rollouts per prompt and step, over seeds
+# By bin, the mean rollouts per prompt and step, over the seeds of a group; None if a seed sampled no prompt of the bin
+PassRateCounts = tuple[Estimate | None, ...]
 
 
 def pass_rate_counts(groups: Sequence[SeedGroup]) -> tuple[dict[str, PassRateCounts], list[str]]:
@@ -59,24 +56,13 @@ def pass_rate_counts(groups: Sequence[SeedGroup]) -> tuple[dict[str, PassRateCou
             notes.append(f"{group.label}: no rollouts by pass rate ({reason})")
             continue
         each = np.stack([_mean_counts(run.path) for run in group.runs])  # [S, bins]
-        known = (None if np.isnan(column).any() else estimate(column) for column in each.T)
-        counts[group.label] = PassRateCounts(tuple(known))
+        counts[group.label] = tuple(None if np.isnan(column).any() else estimate(column) for column in each.T)
     return counts, notes
 
 
 def _mean_counts(run: Path) -> FloatArray:
-    """[bins] the mean count of the prompts in each; NaN for an empty bin."""
-    visits = np.array(list(_visits(run)), dtype=np.float64).reshape(-1, 3)
-    judged = visits[visits[:, 2] > 0]
-    rates, counts = judged[:, 1] / judged[:, 2], judged[:, 0]
-    bins = np.where(rates == 1.0, len(BINS) - 1, np.searchsorted(_EDGES, rates))
-    of = [counts[bins == place] for place in range(len(BINS))]
-    return np.array([counts.mean() if len(counts) else np.nan for counts in of])
-
-
-def _visits(run: Path) -> Iterator[tuple[int, int, int]]:
-    """(rollouts, correct ones, verdicts) of every prompt in every logged step. Raises DataError."""
-    visits: dict[tuple[int, str], list[int]] = {}
+    """[bins] the mean count of the prompts in each; NaN for an empty bin. Raises DataError."""
+    visits: dict[tuple[int, str], list[int]] = {}  # (step, prompt) -> rollouts, correct ones, verdicts
     for row in read_rows(run, columns=("step", "prompt_id", "count", "correct")):
         visit = visits.setdefault((row["step"], row["prompt_id"]), [row["count"], 0, 0])
         if row["correct"] is not None:
@@ -88,7 +74,11 @@ def _visits(run: Path) -> Iterator[tuple[int, int, int]]:
             remedy="put them back as they were, or remove them",
             code="data.empty",
         )
-    yield from ((count, correct, verdicts) for count, correct, verdicts in visits.values())
+    judged = np.array([visit for visit in visits.values() if visit[2]], dtype=np.float64).reshape(-1, 3)
+    rates, counts = judged[:, 1] / judged[:, 2], judged[:, 0]
+    bins = np.where(rates == 1.0, len(BINS) - 1, np.searchsorted(_EDGES, rates))
+    of = [counts[bins == place] for place in range(len(BINS))]
+    return np.array([counts.mean() if len(counts) else np.nan for counts in of])
 
 
 @dataclass(frozen=True)
@@ -140,8 +130,8 @@ def compare_inputs(
     of a further task, and `measure` their metric. `costs` replaces the measured seconds of a step. Raises DataError and
     RunFolderError for inputs that cannot be read, and ConfigError for an unknown label or measure.
     """
-    named = named_inputs(arguments)
-    groups, notes = seed_groups(named.inputs, Reading(task, measure, costs))
+    inputs, of_sweeps = named_inputs(arguments)
+    groups, notes = seed_groups(inputs, Reading(task, measure, costs))
     notes += cautions(groups, seconds_measured=costs is None)
     known = [group.label for group in groups]
     if baseline is not None and baseline not in known:
@@ -150,7 +140,7 @@ def compare_inputs(
             remedy=near_miss(baseline, known),
             code="config.unknown_name",
         )
-    first = str(baseline or (named.baseline if named.baseline in known else known[0]))
+    first = str(baseline or (of_sweeps if of_sweeps in known else known[0]))
     (base,) = (group for group in groups if group.label == first)
     allocation, allocation_notes = pass_rate_counts(groups)
     share = is_share([curve for group in groups for curve in group.curves], measure)

@@ -243,21 +243,21 @@ def _from_file(item: NamedFile, reading: Reading, notes: list[str]) -> list[tupl
             remedy="omit the task, or the file",
             code="data.mismatch",
         )
-    file = read_curves(item.path)
-    notes += file.notes
-    if reading.costs is not None and any("seconds" in curve.x for _, curve in file.curves):
+    curves, of_file = read_curves(item.path)
+    notes += of_file
+    if reading.costs is not None and any("seconds" in curve.x for _, curve in curves):
         raise DataError(
             f"{item.path}: the seconds of a CSV file cannot be computed from a step's costs",
             remedy="omit the file, or remove its column of time",
             code="data.mismatch",
         )
-    if item.label is not None and any(group is not None for group, _ in file.curves):
+    if item.label is not None and any(group is not None for group, _ in curves):
         raise DataError(
             f"{item.label}={item.path}: its column 'group' names its curves",
             remedy="name the file without a label",
             code="data.mismatch",
         )
-    return [(group or item.label or item.path.stem, curve, None) for group, curve in file.curves]
+    return [(group or item.label or item.path.stem, curve, None) for group, curve in curves]
 
 
 def _group(label: str, members: Sequence[tuple[str, Curve, ReadRun | None]]) -> SeedGroup:

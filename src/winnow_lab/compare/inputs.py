@@ -22,7 +22,7 @@ import numpy as np
 
 from winnow.errors import DataError, near_miss
 from winnow.records import FloatArray
-from winnow.state.disk import check_kind
+from winnow.state.disk import check_kind, errors_as
 from winnow.state.folder import SWEEP, is_checkpoint_path
 from winnow.state.foreign import no_run, open_log
 from winnow.state.logbook import is_logged
@@ -56,16 +56,9 @@ class NamedFile:
     label: str | None = None  # of its curves, if the file has no column of groups
 
 
-@dataclass(frozen=True)
-class NamedInputs:
-    """Everything that is compared, in the user's order."""
-
-    inputs: tuple[NamedRun | NamedFile, ...]
-    baseline: str | None  # the baseline of the sweeps, if they have the same
-
-
-def named_inputs(arguments: Sequence[str]) -> NamedInputs:
-    """The inputs that `PATH` and `LABEL=PATH` name; a PATH may be a pattern with * that matches several.
+def named_inputs(arguments: Sequence[str]) -> tuple[list[NamedRun | NamedFile], str | None]:
+    """The inputs that `PATH` and `LABEL=PATH` name, in the user's order, and the baseline of the sweeps among them, if
+    they have the same. A PATH may be a pattern with * that matches several.
 
     Raises DataError for a path that is no such input, and for one that is named twice.
     """
@@ -83,7 +76,7 @@ def named_inputs(arguments: Sequence[str]) -> NamedInputs:
     named = [replace(item, label=names[item.path]) if item.path in names else item for item in named]
     sweeps = {item.path.parent.parent for item in named if isinstance(item, NamedRun) and item.of_sweep}
     baselines = {read_contents(folder).baseline for folder in sweeps} - {None}
-    return NamedInputs(tuple(named), baselines.pop() if len(baselines) == 1 else None)
+    return named, baselines.pop() if len(baselines) == 1 else None
 
 
 def _inputs(argument: str) -> Iterator[NamedRun | NamedFile]:
@@ -161,14 +154,6 @@ def _of_sweep(run: SweepRun) -> NamedRun:
 
 
 @dataclass(frozen=True)
-class CsvCurves:
-    """The contents of a CSV file."""
-
-    curves: tuple[tuple[str | None, Curve], ...]  # (group, curve); None without a column of groups
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class _Point:
     line: int  # of the file, 1-based
     group: str | None
@@ -176,8 +161,11 @@ class _Point:
     numbers: Mapping[str, float]  # column -> value, NaN for an empty cell
 
 
-def read_curves(path: Path) -> CsvCurves:
-    """The curves in a CSV file, in its order. Raises DataError, with the line, for a malformed file."""
+def read_curves(path: Path) -> tuple[list[tuple[str | None, Curve]], list[str]]:
+    """The curves in a CSV file in its order, each with its group (None without such a column), and notes on the file.
+
+    Raises DataError, with the line, for a malformed file.
+    """
     points = list(_points(path))
     if not points:
         raise DataError(
@@ -188,8 +176,7 @@ def read_curves(path: Path) -> CsvCurves:
     for point in points:
         of.setdefault((point.group, point.seed), []).append(point)
     _check_seeds(path, of)
-    curves = tuple((group, _curve(path, group, seed, own, scales)) for (group, seed), own in of.items())
-    return CsvCurves(curves, tuple(notes))
+    return [(group, _curve(path, group, seed, own, scales)) for (group, seed), own in of.items()], notes
 
 
 def _points(path: Path) -> Iterator[_Point]:
@@ -215,7 +202,11 @@ def _points(path: Path) -> Iterator[_Point]:
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of every row that is not blank."""
-    try:
+    remedy, wrong = "name a run folder or a CSV file of curves", (UnicodeDecodeError,)
+    with (
+        errors_as(DataError, f"cannot read {path}", remedy, code="data.unreadable"),
+        errors_as(DataError, f"{path} is not text in UTF-8", remedy, code="data.malformed", of=wrong),
+    ):
         check_kind(path, "a file", follow=True)  # reading a pipe would block, and a device may never end
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
@@ -225,14 +216,6 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                         yield reader.line_num, row
             except csv.Error as error:
                 raise _malformed(f"{path}, line {reader.line_num}: not CSV ({error})", "repair the line") from error
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror}",
-            remedy="name a run folder or a CSV file of curves",
-            code="data.unreadable",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise _malformed(f"{path} is not text in UTF-8 ({error.reason})", "name a run folder or a CSV file") from error
 
 
 def _malformed(problem: str, remedy: str) -> DataError:
@@ -268,7 +251,10 @@ def _number(cell: str, where: str) -> float:
 
 
 def _scales(path: Path, points: Sequence[_Point]) -> tuple[dict[str, float], list[str]]:
-    """The factor of each column (clocks to seconds, percent to shares), and a note on columns in percent."""
+    """The factor of each column (clocks to seconds, percent to shares), and a note on columns in percent.
+
+    Raises DataError for a column whose unit is unknown: another is in percent, and this one is nowhere above 1.
+    """
     scales = {name: CLOCKS.get(name, 1.0) for name in points[0].numbers}
     percent = []
     for name in SHARES:
@@ -281,22 +267,14 @@ def _scales(path: Path, points: Sequence[_Point]) -> tuple[dict[str, float], lis
         if above:
             scales[name] = 0.01
             percent.append(name)
-    _check_one_unit(path, points, percent)
-    note = f"{path}: {', '.join(percent)} taken as percent, as a value is above 1"
-    return scales, [note] if percent else []
-
-
-def _check_one_unit(path: Path, points: Sequence[_Point], percent: Sequence[str]) -> None:
-    """Raise DataError for a column whose unit is unknown: another column is in percent, and this one has values above
-    0, and none above 1.
-    """
-    unclear = [name for name in SHARES if percent and name not in percent and name in points[0].numbers]
-    for name in unclear:
-        if any(point.numbers[name] > 0 for point in points):
+    for name in SHARES if percent else ():
+        if name not in percent and any(point.numbers.get(name, 0.0) > 0 for point in points):
             raise _malformed(
                 f"{path}: {percent[0]} is in percent, and {name}, which is nowhere above 1, may be either",
                 "write both as shares, between 0 and 1",
             )
+    note = f"{path}: {', '.join(percent)} taken as percent, as a value is above 1"
+    return scales, [note] if percent else []
 
 
 def _check_seeds(path: Path, of: Mapping[tuple[str | None, str | None], Sequence[_Point]]) -> None:

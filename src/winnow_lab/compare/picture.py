@@ -184,15 +184,7 @@ def _ratio_text(comparison: GroupComparison, group: str, of: TimeRatio) -> str:
 def _list_speed_ups(panel: Any, texts: Mapping[str, str], of: Mapping[str, Look]) -> None:
     """List the speed-ups in a legend at the place where it covers least."""
     marks = [
-        Line2D(
-            [],
-            [],
-            color=of[label].color,
-            marker=of[label].marker,
-            markersize=4,
-            linestyle="none",
-            label=f"{short(label, 26)}: {text}",
-        )
+        Line2D([], [], label=f"{short(label, 26)}: {text}", **of[label].style | {"linestyle": "none"})
         for label, text in texts.items()
     ]
     box = {"fontsize": 7, "title_fontsize": 7, "handlelength": 0.8, "labelspacing": 0.3, "edgecolor": "none"}
@@ -232,7 +224,7 @@ def _allocation(comparison: GroupComparison, panel: Any) -> None:
     places = np.arange(len(BINS))
     shown = [label for label in looks(comparison) if label in comparison.allocation]
     for number, label in enumerate(shown):
-        look, counts = looks(comparison)[label], comparison.allocation[label].counts
+        look, counts = looks(comparison)[label], comparison.allocation[label]
         known = [place for place in places if counts[place] is not None]
         pairs = [(c.mean, NORMAL * c.standard_error) for c in counts if c is not None]  # none if seeds share no bin
         means, errors = np.array(pairs).reshape(-1, 2).T

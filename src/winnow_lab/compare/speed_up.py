@@ -48,9 +48,7 @@ class SeedTime:
     evaluations: float  # number of evaluations after the first until then, with a fraction; NaN unless reached
     at_last: bool  # no later evaluation confirms the crossing
     x: Mapping[str, float]  # axis -> time; for "never" the last evaluation, for "at the first" the first one above it
-    beyond: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of "never": the last place that a longer run keeps below
+    beyond: Mapping[str, float] = field(default_factory=dict)  # of "never": the last place that longer runs keep below
 
     @property
     def reached(self) -> bool:
@@ -190,7 +188,8 @@ def time_ratio(baseline: Sequence[SeedTime], group: Sequence[SeedTime], axis: st
         return None
     if any(seed.reached and seed.x[axis] <= 0 for seed in (*baseline, *group)):
         return None
-    paired = is_paired(baseline, group)
+    mine, theirs = ({seed.seed for seed in seeds} for seeds in (baseline, group))
+    paired = mine == theirs and None not in mine
     if paired:
         by_seed = {seed.seed: seed for seed in group}
         group = [by_seed[seed.seed] for seed in baseline]
@@ -205,12 +204,6 @@ def time_ratio(baseline: Sequence[SeedTime], group: Sequence[SeedTime], axis: st
     nan = math.nan
     first, second = (_mean(x) if all(s.reached for s in of) else nan for x, of in ((one, baseline), (two, group)))
     return TimeRatio(first, second, nan, nan, nan, paired, at_least, at_most)
-
-
-def is_paired(baseline: Sequence[SeedTime], group: Sequence[SeedTime]) -> bool:
-    """Whether the two groups have the same seeds."""
-    one, two = ({seed.seed for seed in seeds} for seeds in (baseline, group))
-    return one == two and None not in one
 
 
 def _bounds(

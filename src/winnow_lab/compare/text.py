@@ -32,7 +32,6 @@ SPEED_UPS = (
 )  # fmt: skip
 TIMES = ("group", "seed", "axis", "measure", "level", "ending", "time", "last_x", "at_last_evaluation")
 ALLOCATION = ("group", "pass_rate", *ESTIMATE)
-YES, NO = "yes", "no"
 
 
 def speed_up_blocks(comparison: GroupComparison, width: int) -> Iterator[list[str]]:
@@ -145,7 +144,8 @@ def _values(comparison: GroupComparison) -> list[str]:
         best = int(curve.mean.argmax())
         seeds = "mean" if group.seeds is None else str(group.seeds)
         final, highest = (_value(curve.at(place), share) for place in (len(curve.x) - 1, best))
-        rows.append((f"{seeds:>5}", *final, *highest, _at(axis, float(curve.x[best]))))
+        where = amount(axis, float(curve.x[best])) + " steps" * (axis == "steps")
+        rows.append((f"{seeds:>5}", *final, *highest, where))
     return [*lines, *_group_table(comparison, rows, (7, 14, 16, 14, 17, 0))]
 
 
@@ -219,10 +219,6 @@ def _number(of: Estimate) -> str:
     return f"{mean}{letter}" if math.isnan(of.low) else f"{mean} ± {error} [{low}, {high}]{letter}"
 
 
-def _at(axis: str, x: float) -> str:
-    return f"{amount(axis, x)} {'steps' if axis == 'steps' else ''}".rstrip()
-
-
 def tables(comparison: GroupComparison) -> dict[str, bytes]:
     """{file: its bytes} of curves.csv, speed_ups.csv, times.csv and, with an allocation, allocation.csv.
 
@@ -287,13 +283,13 @@ def _times(comparison: GroupComparison) -> Iterator[tuple[Any, ...]]:
 
 def _allocation(comparison: GroupComparison) -> Iterator[tuple[Any, ...]]:
     seeds = {group.label: group.seeds for group in comparison.groups}
-    for label, by_rate in comparison.allocation.items():
-        for name, count in zip(BINS, by_rate.counts, strict=True):
+    for label, counts in comparison.allocation.items():
+        for name, count in zip(BINS, counts, strict=True):
             if count is not None:
                 yield label, name, *Estimate(*count), seeds[label]
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
-        return YES if value else NO
+        return "yes" if value else "no"
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value

@@ -200,15 +200,12 @@ class TrlLog(ForeignLog):
             )
 
     def absence(self, step: int | None) -> tuple[str, str]:
-        evaluated = self._evaluated(self._tables(), newest_state(self.path))
-        if step is None or step in evaluated:
-            which = "every table contains" if step is None else "its table contains"
-            return (
-                f"{which} completions of an evaluation, which TRL writes over those of training",
-                "train with eval_steps above logging_steps, or read the metrics (winnow plot, compare, report)"
-                if step is None
-                else "name another step",
-            )
+        why = "completions of an evaluation, which TRL writes over those of training"
+        if step is None:
+            remedy = "train with eval_steps above logging_steps, or read the metrics (winnow plot, compare, report)"
+            return f"every table contains {why}", remedy
+        if step in self._evaluated(self._tables(), newest_state(self.path)):
+            return f"its table contains {why}", "name another step"
         return super().absence(step)
 
     def restoring(self, step: int) -> str:

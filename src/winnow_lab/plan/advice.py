@@ -7,15 +7,14 @@ compared within a draw, so what they have in common cancels.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from winnow.algos.setting_table import Clock, Table
-from winnow.algos.step_plan import Prediction, Setting, StepModel, StepStatistics
+from winnow.algos.setting_table import Table
+from winnow.algos.step_plan import Prediction, Setting, StepStatistics
 from winnow.records import FloatArray
 from winnow_lab.plan.evidence import LogWindow
 
@@ -155,23 +154,3 @@ def saving(found: Table, current: Setting, place: int, steps: int) -> SameProgre
         trained=pair(lambda one: one.work.tokens_trained, found.trained),
         seconds=pair(lambda one: one.seconds.total, found.seconds),
     )
-
-
-def with_noise(model: StepModel, factor: float) -> StepModel:
-    """The model with `factor` times its noise."""
-    return dataclasses.replace(model, noise=model.noise.times(factor))
-
-
-def other_noise(
-    model: StepModel,
-    settings: Sequence[Setting],
-    statistics: StepStatistics,
-    clock: Clock,
-    factor: float,
-    at_once: Callable[[Setting], float],
-) -> Setting:
-    """The best setting if the gradient's noise is `factor` times the supposed one."""
-    changed, hand = with_noise(model, factor), clock(statistics)
-    most = np.array([at_once(setting) for setting in settings])
-    found = changed.predict(settings, statistics, hand, at_once=most)
-    return max(found, key=lambda one: one.rate).setting

@@ -27,10 +27,8 @@ from winnow_lab.plan.advice import (
     compare,
     drawn,
     expected,
-    other_noise,
     questions,
     saving,
-    with_noise,
 )
 from winnow_lab.plan.evidence import LogWindow
 
@@ -135,10 +133,16 @@ class LogPlan:
         now, best = self.model.current, self.best.prediction.setting
         found = {1.0: self.best.per_second}
         for factor in self.other_noises:
-            model = with_noise(self.model, factor)
+            model = replace(self.model, noise=self.model.noise.times(factor))
             both = table(model, [now, best], self.statistics, self.drawn, self.clock, self.at_once)
             found[factor] = against(both, now, 1).per_second
         return dict(sorted(found.items()))
+
+    def best_at(self, factor: float) -> Setting:
+        """The best setting if the gradient's noise is `factor` times the one of the plan."""
+        model, most = replace(self.model, noise=self.model.noise.times(factor)), list(map(self.at_once, self.settings))
+        found = model.predict(self.settings, self.statistics, self.clock(self.statistics), at_once=np.array(most))
+        return max(found, key=lambda one: one.rate).setting
 
     @cached_property
     def ranking(self) -> list[ComparedSetting]:
@@ -254,10 +258,7 @@ class LogPlan:
 
     def _about_noise(self) -> Iterator[tuple[str, str]]:
         noise = self.request.noise
-        less, more = (
-            other_noise(self.model, self.settings, self.statistics, self.clock, factor, self.at_once)
-            for factor in self.other_noises
-        )
+        less, more = map(self.best_at, self.other_noises)
         best = self.best.prediction.setting
         same = less == more == best
         answer = "the answer stays" if same else f"the best would be {less}, and {more}"

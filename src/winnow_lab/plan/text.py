@@ -190,7 +190,8 @@ def first_lines(plan: FirstPlan, config: Path, given: Sequence[str] = ()) -> Ite
     yield ""
     yield from _reasons(plan)
     yield _item("next", "train 20 steps, then winnow plan RUN: it measures what is supposed here")
-    yield _item("set", _train(best, fit.tokens, config, given))
+    named = shlex.join([recipe_at(config) or str(config), *given])
+    yield _item("set", " ".join(["winnow train", named, *_sets(best, fit.tokens)]))
 
 
 def _reasons(plan: FirstPlan) -> Iterator[str]:
@@ -309,11 +310,6 @@ def _command(plan: LogPlan) -> str:
         return f"nothing (keys: {names})" if plan.keep else f"{best}: {names}"
     fit = plan.fits.fit(best) if isinstance(plan.fits, Fits) else None
     return " ".join(_sets(best, None if fit is None else fit.tokens))
-
-
-def _train(setting: Setting, tokens: int, config: Path, given: Sequence[str]) -> str:
-    named = shlex.join([recipe_at(config) or str(config), *given])
-    return " ".join(["winnow train", named, *_sets(setting, tokens)])
 
 
 def _sets(setting: Setting, tokens: int | None) -> list[str]:

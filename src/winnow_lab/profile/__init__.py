@@ -76,16 +76,17 @@ def _measure(profile: Profile, files: list[Path]) -> None:
     """Print and write each point as it is measured; then print and write what follows from all points."""
     from winnow.installed import is_installed
     from winnow.state.disk import write_output_json
-    from winnow_lab.profile.text import Rows, as_json, closing, line, opening
+    from winnow_lab.profile.text import as_json, closing, line, opening, write_rows
 
     draws = bool(files) and is_installed("matplotlib")
-    rows = Rows(files[0]) if files else None
+    if files:
+        write_rows(files[0], [])
     for text in opening(profile):
         print_text(text)
     for point in _until_terminated(profile.measure()):
         print_text(line(point, repeats=profile.request.repeats))
-        if rows is not None:
-            rows.write(point)
+        if files:  # after each point, so that a later failure loses no measurement
+            write_rows(files[0], profile.found)
     for text in closing(profile):
         print_text(text)
     if files:

@@ -12,7 +12,7 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from multiprocessing.connection import Connection
@@ -34,7 +34,7 @@ from winnow.state.manifest import describe_run
 from winnow.training.build import threads_of_rank
 from winnow.training.prompts import prompt_tokenizer, render_lists
 from winnow.training.resolve import check_installed, resolve_file
-from winnow_lab.profile.points import WAYS, Job, Point, PointResult, ProfileRequest, Way, points
+from winnow_lab.profile.points import Job, PointResult, ProfileRequest, points
 from winnow_lab.profile.work import (
     check_limit,
     is_out_of_memory,
@@ -53,7 +53,7 @@ ALL = "all"  # the selector that keeps everything
 def measure_in_subprocess(job: Job, measure: Measure, *, on_cpu: bool) -> PointResult:
     """Return the result of `measure(job, loaded)`, called in a process that may run out of memory or time.
 
-    It may take `job.seconds` after its call of `loaded`. On a CPU the process is forked from one that has imported
+    It may take `request.seconds` after its call of `loaded`. On a CPU the process is forked from one that has imported
     everything and computed nothing; a process that uses CUDA cannot be forked, and is spawned.
     """
     context: Any = multiprocessing.get_context("forkserver" if on_cpu else "spawn")
@@ -81,10 +81,10 @@ def _receive_result(job: Job, messages: Connection) -> PointResult | None:
         while messages.poll(limit):
             if isinstance(message := messages.recv(), PointResult):
                 return message
-            limit = job.seconds  # the message "loaded"
+            limit = job.request.seconds  # the message "loaded"
     except EOFError:
         return None
-    return PointResult(job.point, "out of time", why=f"not measured within {job.seconds:g} seconds")
+    return PointResult(job.point, "out of time", why=f"not measured within {job.request.seconds:g} seconds")
 
 
 def _run_child(job: Job, measure: Measure, messages: Connection, output: Connection) -> None:
@@ -113,7 +113,7 @@ def _failed(job: Job, error: Exception) -> PointResult:
     message = format_error(error) if isinstance(error, WinnowError) else f"{type(error).__name__}: {error}"
     return PointResult(
         job.point,
-        "out of memory" if is_out_of_memory(error, limited=job.memory_limit is not None) else "failed",
+        "out of memory" if is_out_of_memory(error, limited=job.request.memory_limit is not None) else "failed",
         why=_short(message),
     )
 
@@ -131,7 +131,7 @@ def _result_without_message(job: Job, ending: str, last: str) -> PointResult:
     SIGKILL counts as out of memory, because the kernel sends it then. A library may also abort the process.
     """
     killed = ending == f"killed by {signal.SIGKILL.name}"
-    memory = killed or mentions_out_of_memory(last, limited=job.memory_limit is not None)
+    memory = killed or mentions_out_of_memory(last, limited=job.request.memory_limit is not None)
     ending = f"{ending} (by the system, for its memory?)" if killed and not last else ending
     why = f"its process was {ending}" if ending.startswith("killed") else f"its process {ending}"
     return PointResult(
@@ -171,30 +171,11 @@ class Profile:
         of = "" if kept is None else f", {kept} of {self.config.rollout.rollouts_per_prompt}"
         return " and ".join(names) + of
 
-    def job(self, point: Point) -> Job:
-        """The point with what its process needs to measure it."""
-        request = self.request
-        return Job(
-            point=point,
-            config=self.config,
-            base=self.members.base,
-            prompts=self.prompts,
-            repeats=request.repeats,
-            seconds=request.seconds,
-            memory_limit=request.memory_limit,
-        )
-
-    def measure(
-        self,
-        measure: Callable[[Job, Callable[[], None]], PointResult] = measure,
-        *,
-        ways: Collection[Way] = tuple(WAYS),
-    ) -> Iterator[PointResult]:
-        """Measure the points of these ways, one after the other."""
+    def measure(self) -> Iterator[PointResult]:
+        """Measure the points, one after the other."""
         for point in points(self.request, selects=self.selects != ALL):
-            if point.way not in ways:
-                continue
-            one = measure_in_subprocess(self.job(point), measure, on_cpu=self.device.type == "cpu")
+            job = Job(point, self.config, self.members.base, self.prompts, self.request)
+            one = measure_in_subprocess(job, measure, on_cpu=self.device.type == "cpu")
             self.found.append(one)
             yield one
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ REFERENCE: dict[str, Any] = {"color": COLORS["grey"], "linewidth": 0.8, "linesty
 SIZE, DOTS = (7.2, 5.6), 200  # inches, across two columns of a paper; dots per inch
 LONGEST = 110  # characters of a title's line
 TICKS = 8  # on an axis of rollouts, at most
-NO_VALUE = ("does not fit", "takes too long", "failed")
+NO_FIT = "does not fit"
+NO_VALUE: dict[Ending, str] = {"out of memory": NO_FIT, "out of time": "takes too long", "failed": "failed"}
 ROW = 0.08  # of a panel's height, for a row of crosses
 MIB, GIB = 2**20, 2**30
 STYLES: dict[Way, int] = {"sampling": 0, "whole": 1, "accumulated": 2, "selected": 3}  # the same style in every panel
@@ -38,14 +39,7 @@ class Series:
     label: str
     points: tuple[tuple[int, float], ...]
     style: int = 0  # index into `LOOKS`
-    does_not_fit: tuple[int, ...] = ()
-    too_slow: tuple[int, ...] = ()
-    failed: tuple[int, ...] = ()
-
-    @property
-    def without_value(self) -> tuple[tuple[int, ...], ...]:
-        """The numbers of rollouts without a value, in the order of the reasons in `NO_VALUE`."""
-        return self.does_not_fit, self.too_slow, self.failed
+    without_value: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # reasons of `NO_VALUE`, in its order
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +94,7 @@ def _panel(axes: Any, panel: Panel) -> None:
 
 def _ends(axes: Any, curves: Sequence[Series]) -> None:
     """Draw crosses above the curves at the rollouts without a value: a row for each curve and reason."""
-    rows = [(c, ns, words) for c in curves for ns, words in zip(c.without_value, NO_VALUE, strict=True)]
-    rows = [(curve, ns, words) for curve, ns, words in rows if ns]
+    rows = [(curve, ns, words) for curve in curves for words, ns in curve.without_value.items()]
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * (high / low) ** (ROW * (len(rows) + 1) / (1 - ROW * (len(rows) + 1))) if rows else high)
     across = axes.get_xaxis_transform()
@@ -109,7 +102,7 @@ def _ends(axes: Any, curves: Sequence[Series]) -> None:
         height, color = 1 - ROW * (place + 0.8), LOOKS[curve.style]["color"]
         axes.plot(ns, [height] * len(ns), "x", color=color, transform=across, markersize=5)
         _words(axes, words, (min(ns), height), across, color, ha="right", va="center")
-        if words == NO_VALUE[0]:
+        if words == NO_FIT:
             axes.axvline(min(ns), color=color, linewidth=0.8, alpha=0.5, linestyle=":")
 
 
@@ -124,7 +117,7 @@ def _ticks(axes: Any, curves: Sequence[Series]) -> None:
     """Set ticks, labelled with plain numbers instead of powers. The x axis has at most `TICKS`, at numbers of rollouts
     that occur.
     """
-    numbers = ((*(n for n, _ in curve.points), *itertools.chain(*curve.without_value)) for curve in curves)
+    numbers = ((*(n for n, _ in curve.points), *itertools.chain(*curve.without_value.values())) for curve in curves)
     rollouts = sorted({n for some in numbers for n in some})
     axes.xaxis.set_major_locator(FixedLocator(rollouts[:: max(1, math.ceil(len(rollouts) / TICKS))]))
     axes.yaxis.set_major_locator(LogLocator(subs=_marks(value for curve in curves for _, value in curve.points)))
@@ -208,15 +201,9 @@ def _curve(
     results: Sequence[PointResult], way: Way, label: str, value: Callable[[PointResult], float | None]
 ) -> Series:
     values = [(n, value(one)) for n, one in measured(results, way).items()]
-
-    def ended(ending: Ending) -> tuple[int, ...]:
-        return tuple(one.point.rollouts for one in points_of(results, way) if one.ending == ending)
-
-    return Series(
-        label,
-        tuple((n, y) for n, y in values if y is not None),
-        style=STYLES[way],
-        does_not_fit=ended("out of memory"),
-        too_slow=ended("out of time"),
-        failed=ended("failed"),
-    )
+    others = [
+        (words, tuple(one.point.rollouts for one in points_of(results, way) if one.ending == ending))
+        for ending, words in NO_VALUE.items()
+    ]
+    known = tuple((n, y) for n, y in values if y is not None)
+    return Series(label, known, STYLES[way], {words: numbers for words, numbers in others if numbers})

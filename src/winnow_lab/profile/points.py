@@ -60,9 +60,7 @@ class Job:
     config: Config
     base: Path
     prompts: tuple[Prompt, ...]
-    repeats: int
-    seconds: float
-    memory_limit: int | None
+    request: ProfileRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,24 +64,13 @@ def row(result: PointResult) -> dict[str, Any]:
     return named
 
 
-class Rows:
-    """A CSV file of points that is saved after each row, so that a later failure loses no measurement.
-
-    The whole file is replaced each time, so that it never ends within a row. Raises DataError if that fails.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._text = path, io.StringIO()
-        self._writer = csv.DictWriter(self._text, COLUMNS, lineterminator="\n")
-        self._writer.writeheader()
-        self._save()
-
-    def write(self, result: PointResult) -> None:
-        self._writer.writerow(row(result))
-        self._save()
-
-    def _save(self) -> None:
-        write_output(self._path, self._text.getvalue().encode("utf-8", errors="backslashreplace"))
+def write_rows(path: Path, results: Sequence[PointResult]) -> None:
+    """Replace a CSV file of points, which never ends within a row. Raises DataError if that fails."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(row, results))
+    write_output(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
 
 
 def as_json(profile: Profile) -> dict[str, Any]:

@@ -275,7 +275,7 @@ def measure(job: Job, loaded: Callable[[], None]) -> PointResult:
     memory = DeviceMemory(device)  # after the imports, which do not count
     policy = load_model(config, device, None, tokenizer, masters=keeps_masters(config))
     memory.copy_weights(policy.model)
-    memory.limit(job.memory_limit)  # after loading, which may briefly need more
+    memory.limit(job.request.memory_limit)  # after loading, which may briefly need more
     loaded()
     began = time.perf_counter()
     if job.point.way == "sampling":
@@ -289,16 +289,20 @@ def measure(job: Job, loaded: Callable[[], None]) -> PointResult:
 def _repeated(
     job: Job, work: Callable[[int], Work], device: torch.device, memory: DeviceMemory, began: float
 ) -> PointResult:
-    """A warm-up, then `job.repeats` repetitions, or fewer if the time is too short for them; at least one."""
+    """A warm-up, then `request.repeats` repetitions, or fewer if the time is too short for them; at least one."""
     work(0)
     seconds, held, peak, done = list[float](), list[int | None](), list[int | None](), Work(0)
-    for number in range(1, job.repeats + 1):
+    for number in range(1, job.request.repeats + 1):
         held.append(memory.begin())
-        done, duration = timed(lambda number=number: work(number), device)  # type: ignore[misc]
+        _wait(device)
+        start = time.perf_counter()
+        done = work(number)
+        _wait(device)
+        duration = time.perf_counter() - start  # with its GPU kernels
         peak.append(memory.peak())
         seconds.append(duration)
         # Twice the last duration, so that a slower next repetition still ends in time
-        if time.perf_counter() - began + 2 * duration > job.seconds:
+        if time.perf_counter() - began + 2 * duration > job.request.seconds:
             break
     return PointResult(job.point, "measured", tuple(seconds), done, held=most(held), peak=most(peak))
 
@@ -306,15 +310,6 @@ def _repeated(
 def most(numbers: list[int | None]) -> int | None:
     """The maximum; None if memory is not counted."""
     return max((number for number in numbers if number is not None), default=None)
-
-
-def timed(work: Callable[[], Work], device: torch.device) -> tuple[Work, float]:
-    """The work done, and its seconds, including its GPU kernels."""
-    _wait(device)
-    start = time.perf_counter()
-    done = work()
-    _wait(device)
-    return done, time.perf_counter() - start
 
 
 def _wait(device: torch.device) -> None:

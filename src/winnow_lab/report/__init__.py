@@ -34,8 +34,8 @@ def report(
     reported = runs_at(runs)
     for run in reported:
         note_cut_row(run.path)
-    compared = evaluations_of(reported, evaluations)
-    for note in compared.notes:
+    compared, notes = evaluations_of(reported, evaluations)
+    for note in notes:
         print_text(wrap(f"note: {note}"), err=True)
     if serve:
         from winnow_lab.report.server import ReportServer
@@ -43,13 +43,13 @@ def report(
 
         if output is not None or limit is not None:
             raise typer.BadParameter("--serve writes no file: omit --output and --limit")
-        server = ReportServer(reported, port=port, evaluations=compared.data)
+        server = ReportServer(reported, port=port, evaluations=compared)
         serve_until_interrupted(
             server, lambda url: print_text(f"serving   {url}  (for this machine only; Ctrl-C stops it)")
         )
         return
     max_bytes = parse_size("20MB" if limit is None else limit)
-    written = write_report(reported, output_of(runs, output), limit=max_bytes, evaluations=compared.data)
+    written = write_report(reported, output_of(runs, output), limit=max_bytes, evaluations=compared)
     for note in written.notes:
         print_text(wrap(f"note: {note}"), err=True)
     rollouts = f"{written.included:,} of {written.of:,} rollouts"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from winnow.errors import ConfigError, DataError
 from winnow.evaluation.folder import AGAINST
@@ -46,16 +46,12 @@ def runs_at(paths: Sequence[Path]) -> list[ReportedRun]:
     return [ReportedRun(folder, name) for folder, name in zip(folders, names, strict=True)]
 
 
-class ShownEvaluations(NamedTuple):
-    """Pairs of evaluations as the page's data, and a note for each that cannot be read."""
-
-    data: list[dict[str, Any]]
-    notes: list[str]
-
-
-def evaluations_of(runs: Sequence[ReportedRun], named: tuple[Path, Path] | None) -> ShownEvaluations:
+def evaluations_of(
+    runs: Sequence[ReportedRun], named: tuple[Path, Path] | None
+) -> tuple[list[dict[str, Any]], list[str]]:
     """The `named` evaluations of the trained model and of its base, and those of `winnow eval --compare MODEL` below
-    the runs' folders. Raises DataError if the named ones cannot be compared.
+    the runs' folders, as the page's data, and a note for each pair that cannot be read. Raises DataError if the named
+    ones cannot be compared.
     """
     data, notes = list[dict[str, Any]](), list[str]()
     if named is not None:
@@ -67,7 +63,7 @@ def evaluations_of(runs: Sequence[ReportedRun], named: tuple[Path, Path] | None)
                 data.append(evaluation_data(name, compare_folders(path, path / AGAINST)))
             except DataError as error:
                 notes.append(f"{name} is omitted: {error}")
-    return ShownEvaluations(data, notes)
+    return data, notes
 
 
 def output_of(paths: Sequence[Path], output: Path | None) -> Path:
@@ -102,7 +98,7 @@ def write_report(
     at = made.strftime("%Y-%m-%dT%H:%M:%SZ")
     texts = [page.text for page in pages]
     data = report_data(texts, served=False, limit=limit, made=at, evaluations=evaluations)
-    text = assemble(data, title=title_of(runs), served=False).text.encode()
+    text = assemble(data, title=title_of(runs), served=False)[0].encode()
     write_output(output, text)
     return Written(output, len(text), sum(page.included for page in pages), sum(page.of for page in pages), notes)
 

@@ -12,7 +12,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,27 +56,18 @@ _NAMED = re.compile(
 _ENDS = re.compile(r"</(?:script|style)|<!--", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Assembled:
-    """A page and its Content-Security-Policy."""
-
-    text: str
-    policy: str
-
-
-def assemble(data: str, *, title: str, served: bool, parts: Path | None = None) -> Assembled:
-    """The page of `data`, JSON of `encoded`. `parts` is the folder of page.html and the files that it names.
+def assemble(data: str, *, title: str, served: bool) -> tuple[str, str]:
+    """The page of `data`, JSON of `encoded`, and its Content-Security-Policy.
 
     Everything is inserted in one pass, so that a placeholder in the data is never replaced.
     """
-    folder = parts or PARTS
-    template = (folder / TEMPLATE).read_text(encoding="utf-8")
+    template = (PARTS / TEMPLATE).read_text(encoding="utf-8")
     texts: dict[str, list[str]] = {"style": [], "script": []}
     contents: dict[str, str] = {}
     for match in _NAMED.finditer(template):
         if match.lastgroup in texts and match.lastgroup is not None:
             name = match[match.lastgroup]
-            contents[name] = _content(folder / name)
+            contents[name] = _content(PARTS / name)
             texts[match.lastgroup].append(contents[name])
     policy = _policy(texts["script"], texts["style"], served=served)
     values = {"policy": policy, "title": html.escape(title), "data": data}
@@ -88,7 +78,7 @@ def assemble(data: str, *, title: str, served: bool, parts: Path | None = None) 
         kind = match.lastgroup
         return f"<{kind}>{contents[match[kind or 0]]}</{kind}>"
 
-    return Assembled(_NAMED.sub(insert, template), policy)
+    return _NAMED.sub(insert, template), policy
 
 
 def _content(path: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from winnow.errors import DataError
+from winnow.state.disk import errors_as
 from winnow.state.rollout_files import StepFile, files_in
 from winnow_lab.report.html import encoded, plain
 
@@ -63,14 +64,9 @@ class LoggedSteps:
         return StepFile(files[step])
 
     def _groups(self, path: Path) -> list[GroupPlace]:
-        try:
+        remedy = "put the file back, or allow reading it"
+        with errors_as(DataError, f"cannot read {path}", remedy, code="data.unreadable"):
             about = path.stat()
-        except OSError as error:
-            raise DataError(
-                f"cannot read {path}: {error.strerror or error}",
-                remedy="put the file back, or allow reading it",
-                code="data.unreadable",
-            ) from error
         seen = about.st_mtime_ns, about.st_size, about.st_ino
         if path not in self._known or self._known[path][0] != seen:
             self._known[path] = seen, list(places(StepFile(path)))
@@ -291,21 +287,16 @@ def _text(row: Row, pieces: TokenPieces | None, longest: int) -> dict[str, Any]:
         return _whole(text, longest)
     head, tail = _ends(split, longest)
     left_out = sum(map(len, split[head : len(split) - tail]))
-    numbers = {name: None if row[name] is None else row[name].tolist() for name in PER_TOKEN}
     if not left_out:
-        shown_numbers = {name: None if of is None else [rounded(x) for x in of] for name, of in numbers.items()}
-        return {"text": None, "left_out": 0, "pieces": split, "environment": None, **shown_numbers}
-    end = len(split) - tail
-    return {
-        "text": None,
-        "left_out": left_out,
-        "pieces": [*split[:head], _left_out(left_out), *split[end:]],
-        "environment": None,
-        **{
-            name: None if of is None else [*map(rounded, of[:head]), None, *map(rounded, of[end:])]
-            for name, of in numbers.items()
-        },
+        head, tail = len(split), 0
+    end, note = len(split) - tail, [_left_out(left_out)] * bool(left_out)
+    numbers = {name: None if row[name] is None else row[name].tolist() for name in PER_TOKEN}
+    shown_numbers = {
+        name: None if of is None else [*map(rounded, of[:head]), *[None for _ in note], *map(rounded, of[end:])]
+        for name, of in numbers.items()
     }
+    pieces_shown = [*split[:head], *note, *split[end:]]
+    return {"text": None, "left_out": left_out, "pieces": pieces_shown, "environment": None, **shown_numbers}
 
 
 def _ends(pieces: Sequence[str], longest: int) -> tuple[int, int]:
@@ -316,17 +307,8 @@ def _ends(pieces: Sequence[str], longest: int) -> tuple[int, int]:
     sizes = [max(1, len(piece)) for piece in pieces]
     if sum(sizes) <= longest:
         return len(pieces), 0
-    return _within(sizes, longest // 2), _within(sizes[::-1], longest // 2)
-
-
-def _within(sizes: Sequence[int], room: int) -> int:
-    count = 0
-    for size in sizes:
-        room -= size
-        if room < 0:
-            break
-        count += 1
-    return count
+    head, tail = (np.searchsorted(np.cumsum(of), longest // 2, side="right") for of in (sizes, sizes[::-1]))
+    return int(head), int(tail)
 
 
 def cut(text: str, longest: int) -> str:

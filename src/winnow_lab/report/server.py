@@ -137,8 +137,8 @@ class ReportServer(ThreadingHTTPServer):
 
     def page(self) -> tuple[str, str]:
         """The page and its content security policy. Raises WinnowError if a run cannot be read."""
-        page = assemble(self.data(), title=title_of(self.runs), served=True)
-        return page.text, f"{page.policy}; frame-ancestors 'none'"
+        text, policy = assemble(self.data(), title=title_of(self.runs), served=True)
+        return text, f"{policy}; frame-ancestors 'none'"
 
     def step(self, run: int, step: int) -> Iterator[str]:
         """The groups of a step as JSON, in parts. Raises WinnowError for a run or a step that does not exist."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from rich.text import Text
 from winnow.metrics import is_step
 from winnow.state.log import METRICS
 from winnow.view.screen import console_on, is_screen
-from winnow.view.text import format_duration, one_line, sanitize, shorten
+from winnow.view.text import one_line, sanitize, shorten
 
 _LOG_END = 8192  # bytes
 _LAST_LINES = 3
@@ -53,20 +52,6 @@ class RunProgress:
             self.done, self.hours = int(row["step"]) + 1, float(row.get("time/training_hours") or 0.0)
         if "eval/seconds" in row:
             self.evaluation = {name: float("nan") if value is None else value for name, value in row.items()}
-
-
-class TimeLeft:
-    """Estimates the remaining seconds from the pace since its creation; steps of all runs count alike."""
-
-    def __init__(self, done: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._began = clock()
-        self._before = done
-
-    def seconds(self, left: float, done: float) -> float | None:
-        """Seconds for `left` steps, when `done` are done; None until a step was done since the creation."""
-        since = done - self._before
-        return None if since <= 0 else left * (self._clock() - self._began) / since
 
 
 def last_lines(log: Path, start: int = 0) -> list[str]:
@@ -113,9 +98,3 @@ def sweep_display(console: Console | None = None) -> Iterator[SweepDisplay]:
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
         yield SweepDisplay(console, live)
-
-
-def format_status(over: int, runs: int, running: Sequence[str], seconds_left: float | None) -> str:
-    """ "2/6 runs  grpo/seed-2 14/40  about 3:20 left"; `running` contains the progress of each run."""
-    left = [] if seconds_left is None else [f"about {format_duration(seconds_left)} left"]
-    return "  ".join([f"{over}/{runs} runs", *running, *left])

@@ -199,9 +199,16 @@ def configurations(file: SweepFile, path: Path, text: str) -> dict[str, Keys]:
         ]
         label = ",".join(parts) or _safe(Path(file.config).stem)
         labelled.append((label, {**_not_replaced(shared, variants[variant]), **variants[variant], **chosen}))
+    found = dict(labelled)
     _check_labels([label for label, _ in labelled], path)
-    _check_baseline(file.baseline, dict(labelled), locate(path, text, "baseline"))
-    return dict(labelled)
+    if file.baseline is not None and file.baseline not in found:
+        raise ConfigError(
+            f"{locate(path, text, 'baseline')}: no configuration has the label {file.baseline!r}",
+            remedy=near_miss(file.baseline, found),
+            key="baseline",
+            code="config.unknown_name",
+        )
+    return found
 
 
 def _read_table(table: Mapping[str, Any], name: str, path: Path, text: str) -> Keys:
@@ -278,16 +285,6 @@ def _check_grid(path: Path, text: str, tables: Mapping[str, Keys], grid: Keys) -
                     key=other,
                     code="config.duplicate",
                 )
-
-
-def _check_baseline(baseline: str | None, labelled: Mapping[str, Keys], where: str) -> None:
-    if baseline is not None and baseline not in labelled:
-        raise ConfigError(
-            f"{where}: no configuration has the label {baseline!r}",
-            remedy=near_miss(baseline, labelled),
-            key="baseline",
-            code="config.unknown_name",
-        )
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from winnow.core.stop_signals import Stop, stop_signals
 from winnow.errors import RunFolderError, format_error
 from winnow.state.folder import LOCK, Lock, has_finished_step
 from winnow.view.text import MARGIN, format_accuracies, format_duration, wrap
-from winnow_lab.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
+from winnow_lab.sweep.display import RunProgress, SweepDisplay, last_lines, sweep_display
 from winnow_lab.sweep.plan import SweepPlan, in_order, read_plan, record, reuse
 from winnow_lab.sweep.process import (
     Command,
@@ -72,7 +72,7 @@ class Sweep:
         self._progress = {run.name: RunProgress(run.path) for run in self.runs}
         for progress in self._progress.values():
             progress.update()
-        self._left = TimeLeft(sum(map(self._done, self.runs)), self.clock)
+        self._began, self._before = self.clock(), sum(map(self._done, self.runs))
 
     def run(self, stop: Stop) -> None:
         """Train every run that is not finished. On a signal, the runs in progress save and exit.
@@ -152,7 +152,9 @@ class Sweep:
         return f"{shown} ({MARGIN})" if explains else shown
 
     def _status(self, running: Sequence[_Running]) -> str:
-        """The number of runs that are over, the progress of those running, and the time that is left, if any is."""
+        """ "2/6 runs  grpo/seed-2 14/40  about 3:20 left": the runs that are over, the progress of those running, and
+        the time that is left at the pace of this process, if a step was done and any is left. All steps count alike.
+        """
         over = sum(self._is_over(run) for run in self.runs)
         for each in self._running:
             self._progress[each.run.name].update()
@@ -161,7 +163,10 @@ class Sweep:
         shown += [f"and {len(now) - SHOWN} more"] if len(now) > SHOWN else []
         done = sum(map(self._done, self.runs))
         left = sum(self.steps[run.label] - self._done(run) for run in self.runs if not self._is_over(run))
-        return format_status(over, len(self.runs), shown, self._left.seconds(left, done) if left > 0 else None)
+        if left > 0 and done > self._before:
+            seconds = left * (self.clock() - self._began) / (done - self._before)
+            shown.append(f"about {format_duration(seconds)} left")
+        return "  ".join([f"{over}/{len(self.runs)} runs", *shown])
 
     def _is_over(self, run: SweepRun) -> bool:
         return run.finished or run.name in self.ends

@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,9 @@ def run_on_node(
         return None, f"cannot be launched on the node {socket.gethostname()}: {error}"
     while True:
         try:
-            while (ended := child.wait(1.0)) is None:
-                pass
-            return ended.code, ended.problem
+            while (ended := child.poll()) is None:
+                time.sleep(0.05)
+            return ended.code, None
         except KeyboardInterrupt:  # cancelled
             child.stop()
 

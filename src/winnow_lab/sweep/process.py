@@ -14,7 +14,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,13 +115,6 @@ class Child:
     def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
-
-    def wait(self, seconds: float) -> ProcessEnd | None:
-        """How it ended; None if it still runs after `seconds`."""
-        until = time.monotonic() + seconds
-        while (ended := self.poll()) is None and time.monotonic() < until:
-            time.sleep(0.05)
-        return ended
 
 
 def comparison_due(folder: Path) -> Path | None:

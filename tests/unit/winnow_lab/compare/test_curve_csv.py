@@ -22,14 +22,14 @@ def read(tmp_path):
 
 
 def test_hours_become_seconds_and_a_value_above_1_means_percent(read):
-    result = read("group,seed,hours,accuracy,formatted\nGRPO,0,0.5,79.1,40\nGRPO,0,0,0.8,0.1\nGRPO,1,1,80,1\n")
-    (one, first), (two, second) = result.curves
+    curves, notes = read("group,seed,hours,accuracy,formatted\nGRPO,0,0.5,79.1,40\nGRPO,0,0,0.8,0.1\nGRPO,1,1,80,1\n")
+    (one, first), (two, second) = curves
     assert (one, two, first.seed, second.seed) == ("GRPO", "GRPO", "0", "1")
     assert first.x["seconds"].tolist() == [0, 1800]  # sorted, unlike the rows
     assert first.y["accuracy"] == pytest.approx([0.008, 0.791])  # 0.8 percent, as the column contains 79.1
     assert first.y["formatted"] == pytest.approx([0.001, 0.4])
     assert second.y["accuracy"] == pytest.approx([0.8])
-    assert ("accuracy, formatted" in result.notes[0], "percent" in result.notes[0]) == (True, True)
+    assert ("accuracy, formatted" in notes[0], "percent" in notes[0]) == (True, True)
 
 
 def test_a_column_that_may_be_in_percent_or_of_shares_is_refused(read):
@@ -38,16 +38,15 @@ def test_a_column_that_may_be_in_percent_or_of_shares_is_refused(read):
 
 
 def test_shares_stay_shares_and_lengths_lengths(read):
-    result = read("steps,accuracy,length\n0,0.2,250\n10,1.0,260\n", encoding="utf-8-sig")  # as spreadsheets write it
-    ((group, curve),) = result.curves
-    assert (group, curve.seed, result.notes) == (None, None, ())
+    curves, notes = read("steps,accuracy,length\n0,0.2,250\n10,1.0,260\n", encoding="utf-8-sig")  # as of spreadsheets
+    ((group, curve),) = curves
+    assert (group, curve.seed, notes) == (None, None, [])
     assert curve.y["accuracy"].tolist() == [0.2, 1.0]
     assert curve.y["length"].tolist() == [250, 260]
 
 
 def test_a_group_may_lack_an_axis_or_a_measure_that_another_has(read):
-    result = read("group,minutes,steps,accuracy,length\nA,1,,0.1,\nA,2,,0.2,\nB,1,5,0.1,30\nB,2,9,0.2,\n")
-    (_, a), (_, b) = result.curves
+    ((_, a), (_, b)), _ = read("group,minutes,steps,accuracy,length\nA,1,,0.1,\nA,2,,0.2,\nB,1,5,0.1,30\nB,2,9,0.2,\n")
     assert (set(a.x), set(a.y)) == ({"seconds"}, {"accuracy"})
     assert (set(b.x), set(b.y)) == ({"seconds", "steps"}, {"accuracy", "length"})
     assert np.array_equal(b.y["length"], [30, np.nan], equal_nan=True)

@@ -293,8 +293,8 @@ def test_runs_with_an_allocator_have_rollouts_by_pass_rate(runs):
     write_run(runs / "gvm", CURVE, rollouts=(RIGHT, WRONG, WRONG), allocate="gvm_online", **PODS)
     write_run(runs / "even", CURVE, rollouts=(WRONG, WRONG), **PODS)
     result = compare(f"GVM={runs / 'gvm'}", f"even={runs / 'even'}", f"silent={runs / 'grpo-0'}")
-    assert [count and count.mean for count in result.allocation["GVM"].counts] == [None, None, 3, None, None, None]
-    assert [count and count.mean for count in result.allocation["even"].counts] == [2, None, None, None, None, None]
+    assert [count and count.mean for count in result.allocation["GVM"]] == [None, None, 3, None, None, None]
+    assert [count and count.mean for count in result.allocation["even"]] == [2, None, None, None, None, None]
     assert noted(result, "silent: ", "grpo-0")
     assert compare(f"even={runs / 'even'}").allocation == {}
 

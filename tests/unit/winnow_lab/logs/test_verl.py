@@ -110,9 +110,9 @@ def test_two_runs_are_compared(run, tmp_path):
 def test_folders_of_one_name_are_two_groups(run, tmp_path):
     """Also if they are folders of generations, which are all called `rollouts`."""
     other = Path(shutil.copytree(REAL, tmp_path / "other"))
-    named = named_inputs([str(run / "rollouts"), str(other / "rollouts")]).inputs
+    named, _ = named_inputs([str(run / "rollouts"), str(other / "rollouts")])
     assert [item.label for item in named] == ["run/rollouts", "other/rollouts"]
-    assert [item.label for item in named_inputs([str(run), f"a={other}"]).inputs] == ["run", "a"]
+    assert [item.label for item in named_inputs([str(run), f"a={other}"])[0]] == ["run", "a"]
 
 
 def test_rows_without_a_uid_are_grouped_by_their_input(run):

@@ -1,6 +1,7 @@
 """A plan from a log: its comparisons, intervals and words, and the options of the command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from winnow.state.cost_files import as_json
 from winnow.state.decisions import DECISIONS, DecisionLog
 from winnow.training.size_fits import Fits, MemoryFit, PlanRequest
 from winnow_lab.plan import text
-from winnow_lab.plan.advice import Range, against, other_noise, with_noise
+from winnow_lab.plan.advice import Range, against
 from winnow_lab.plan.evidence import evidence_of
 from winnow_lab.plan.from_log import LogPlan
 from winnow_lab.plan.text import log_lines
@@ -206,16 +207,18 @@ def test_a_verdict_that_depends_on_the_noise_is_to_keep(run):
     assert quiet.keep
 
 
-def test_the_best_at_another_noise_samples_as_many_at_once_as_the_memory_allows(run, with_costs):
+def test_the_best_at_another_noise_samples_as_many_at_once_as_the_memory_allows(with_costs, monkeypatch):
     asked = []
 
-    def at_once(setting):
+    def at_once(plan, setting):
         asked.append(setting)
         return 8.0
 
-    found = other_noise(with_costs.model, with_costs.settings, with_costs.statistics, with_costs.clock, 4.0, at_once)
+    monkeypatch.setattr(LogPlan, "at_once", at_once)
+    found = with_costs.best_at(4.0)
     assert set(asked) == set(with_costs.settings)
-    clock, noisy = with_costs.clock(with_costs.statistics), with_noise(with_costs.model, 4.0)
+    clock = with_costs.clock(with_costs.statistics)
+    noisy = replace(with_costs.model, noise=with_costs.model.noise.times(4.0))
     predicted = noisy.predict(with_costs.settings, with_costs.statistics, clock, at_once=8.0)
     rates = [one.rate for one in predicted]
     assert found == with_costs.settings[int(np.argmax(rates))]

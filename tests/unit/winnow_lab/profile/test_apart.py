@@ -12,14 +12,14 @@ import torch
 from winnow.config import Config
 from winnow.errors import DataError
 from winnow_lab.profile.measurement import measure_in_subprocess
-from winnow_lab.profile.points import Job, Point, PointResult, Work
+from winnow_lab.profile.points import Job, Point, PointResult, ProfileRequest, Work
 from winnow_lab.profile.work import DeviceMemory, is_out_of_memory
 
 CPU, MIB = torch.device("cpu"), 2**20
 
 
 def job(*, seconds=60.0, limit=None):
-    return Job(Point("whole", 8), Config(), Path(), (), repeats=1, seconds=seconds, memory_limit=limit)
+    return Job(Point("whole", 8), Config(), Path(), (), ProfileRequest((), (), 1, seconds, limit))
 
 
 def ends_well(job, loaded):
@@ -31,7 +31,7 @@ def ends_well(job, loaded):
 def takes_memory(job, loaded):
     """Allocate 512 MiB."""
     memory = DeviceMemory(CPU)
-    memory.limit(job.memory_limit)
+    memory.limit(job.request.memory_limit)
     held = [torch.ones(MIB) for _ in range(128)]
     return PointResult(job.point, "measured", (1.0,), Work(tokens=len(held)))
 

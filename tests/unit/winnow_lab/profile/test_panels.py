@@ -27,9 +27,9 @@ PROFILE = SimpleNamespace(found=FOUND, request=SimpleNamespace(memory_limit=2 * 
 
 def test_panels_contain_measured_points_and_missing_ones():
     sampling, seconds, memory, step = panels(PROFILE)
-    assert sampling.curves == (Series("", ((8, 1000.0), (16, 950.0)), style=0, too_slow=(32,)),)
+    assert sampling.curves == (Series("", ((8, 1000.0), (16, 950.0)), 0, {"takes too long": (32,)}),)
     assert sampling.mark == (8, "saturated")  # 5% less
-    assert seconds.curves[0] == Series("all at once", ((8, 3.0),), style=1, does_not_fit=(16, 32))
+    assert seconds.curves[0] == Series("all at once", ((8, 3.0),), 1, {"does not fit": (16, 32)})
     assert [curve.label for curve in seconds.curves] == ["all at once", "all, accumulated"]  # nothing was selected
     assert memory.curves[0].points == ((8, 1.5),)
     assert (memory.y, memory.level) == ("peak (GiB)", (2.0, "limit"))

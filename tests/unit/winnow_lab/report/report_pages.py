@@ -22,7 +22,7 @@ def as_sent(made: dict[str, Any]) -> dict[str, Any]:
 def assemble(data: dict[str, Any], *, served: bool = False) -> str:
     """The page of the data, in the form that `winnow report` writes."""
     runs = [one | {"groups": [as_sent(g) for g in one["groups"]]} for one in data["runs"]]
-    return assembled.assemble(assembled.encoded(data | {"runs": runs}), title="winnow report", served=served).text
+    return assembled.assemble(assembled.encoded(data | {"runs": runs}), title="winnow report", served=served)[0]
 
 
 def rollout(index: int, completion: str, **other: Any) -> dict[str, Any]:

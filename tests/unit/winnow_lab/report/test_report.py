@@ -98,11 +98,12 @@ def test_only_the_scripts_of_the_file_can_run_in_it(run):
     assert "<title>toy - winnow report</title>" in text
 
 
-def test_a_part_that_would_end_its_element_is_refused(tmp_path):
+def test_a_part_that_would_end_its_element_is_refused(tmp_path, monkeypatch):
     (tmp_path / "page.html").write_text('<script src="a.js"></script>')
     (tmp_path / "a.js").write_text('"</SCRIPT>"')
+    monkeypatch.setattr(page, "PARTS", tmp_path)
     with pytest.raises(ValueError, match="element"):
-        page.assemble("{}", title="", served=False, parts=tmp_path)
+        page.assemble("{}", title="", served=False)
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e</title><script>"

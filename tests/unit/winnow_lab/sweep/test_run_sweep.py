@@ -19,7 +19,7 @@ from refusals import refused
 from winnow.core.stop_signals import Stop
 from winnow.errors import RunFolderError
 from winnow.state.folder import Lock
-from winnow_lab.sweep.display import RunProgress, SweepDisplay, TimeLeft, format_status, last_lines, sweep_display
+from winnow_lab.sweep.display import RunProgress, SweepDisplay, last_lines, sweep_display
 from winnow_lab.sweep.loop import Sweep
 from winnow_lab.sweep.process import Child, Launcher, OnThisMachine, ProcessEnd, train_command
 from winnow_lab.sweep_folder import Contents, SweepFolder, read_ledger, read_sweep
@@ -345,7 +345,7 @@ def test_a_run_saves_and_exits_when_the_sweep_is_killed(tmp_path):
 def test_ctrl_c_signals_the_sweep_and_not_its_runs(tmp_path):
     child = Child(["-c", "import os; print(os.getsid(0) == os.getpid())"], tmp_path / "log")
 
-    assert child.wait(60) == ProcessEnd(0)
+    assert (child._process.wait(60), child.poll()) == (0, ProcessEnd(0))
     assert last_lines(tmp_path / "log") == ["True"]
 
 
@@ -353,7 +353,7 @@ def test_a_run_whose_sweep_has_exited_does_not_start(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 1)  # another process than the child's parent
     child = Child(["-c", "print('began')"], tmp_path / "log")
 
-    assert child.wait(60) == ProcessEnd(1)
+    assert (child._process.wait(60), child.poll()) == (1, ProcessEnd(1))
     assert "began" not in last_lines(tmp_path / "log")
 
 
@@ -413,13 +413,17 @@ def test_only_a_terminal_shows_the_status_line():
     assert "0/6 runs" in screen.getvalue()
 
 
-def test_the_time_left_uses_the_pace_since_the_resume():
+def test_the_time_left_uses_the_pace_since_the_resume(tmp_path):
     now = iter([100.0, 130.0])
-    left = TimeLeft(4, lambda: next(now))  # 4 steps were done before
-
-    assert left.seconds(left=10, done=4) is None
-    assert left.seconds(left=10, done=10) == 50.0  # 6 steps in 30 seconds
-    assert format_status(1, 6, ["a/seed-1 4/10"], 50.0) == "1/6 runs  a/seed-1 4/10  about 0:50 left"
+    made = Made(tmp_path / "s", [0], clock=lambda: next(now))
+    made.folder.close()
+    made.sweep.steps, made.sweep._before, (run,) = {"a": 20}, 4, made.sweep.runs  # 4 steps were done before
+    run.path.mkdir(parents=True)
+    for step, line in ((3, "0/1 runs"), (9, "0/1 runs  about 0:50 left")):  # 6 steps in 30 seconds, and 10 are left
+        with (run.path / "metrics.jsonl").open("a") as log:
+            log.write(json.dumps({"step": step, "budget/rollouts": 8}) + "\n")
+        made.sweep._progress[run.name].update()
+        assert made.sweep._status([]) == line
 
 
 def test_the_first_margin_of_a_sweep_is_explained(tmp_path):
