@@ -357,16 +357,12 @@ def rows(log: Path) -> bytes:
     """The rows of a log, in order, without values that differ between any two runs."""
     if log.name == "rollouts":
         kept = ({name: value for name, value in row.items() if name != "seconds"} for row in read_rows(log))
-        return "\n".join(json.dumps(row, default=_listed) for row in kept).encode()
+        return "\n".join(json.dumps(row, default=lambda array: array.tolist()) for row in kept).encode()
     out = []
     for line in log.read_bytes().splitlines():
         row = {key: value for key, value in json.loads(line).items() if not key.startswith(CLOCK)}
         out.append(json.dumps(row, sort_keys=True))
     return "\n".join(out).encode()
-
-
-def _listed(array: Any) -> Any:
-    return array.tolist()
 
 
 def trial(
@@ -385,11 +381,9 @@ def trial(
     left, expected = what_is_left(folder / "run"), calm.left
     if (folder / "run" / ANSWERS).is_dir():  # it has answers of its own
         give_record(folder / "run", folder / "fed" / "run")
-        status = wait(
-            in_child(lambda: train(name, home, folder / "fed" / "run"), None, folder / "log"), PATIENCE_SECONDS
-        )
+        status = killed(name, home, folder / "fed", None)
         if status != 0:
-            result.trouble = f"with its record: ended with {status}: {(folder / 'log').read_text()[-2000:]}"
+            result.trouble = f"with its record: ended with {status}: {(folder / 'fed' / 'log').read_text()[-2000:]}"
             return result
         expected = what_is_left(folder / "fed" / "run")
     result.differs = sorted(name for name in {*left, *expected} if left.get(name) != expected.get(name))

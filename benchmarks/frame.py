@@ -20,7 +20,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -90,11 +89,12 @@ def begin(*, dirty: bool) -> None:
     """Record the measured commit. Exits if the tree has uncommitted changes, unless they are accepted."""
     if COMMIT in os.environ or QUICK in os.environ:
         return
-    changes = _changes()
+    changes = _git("status", "--porcelain", "--untracked-files=all", "--", *MEASURED).splitlines()
     if changes and not dirty:
         shown = "\n".join(changes[:10])
         sys.exit(f"the result would describe no commit; commit these changes, or measure with --dirty:\n{shown}")
-    os.environ[COMMIT] = _head() + DIRTY * bool(changes)
+    head = _git("rev-parse", "HEAD").strip() or "unknown: no git history here"
+    os.environ[COMMIT] = head + DIRTY * bool(changes)
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
@@ -170,7 +170,7 @@ def write(
     """
     begin(dirty=False)
     if QUICK in os.environ:
-        folder = Path(_temporary().name)
+        folder = quick.folder()
     full = {
         "date": datetime.date.today().isoformat(),
         "command": shlex.join(["python", *map(_shared, sys.argv)]),
@@ -191,11 +191,6 @@ def write(
     return path
 
 
-@functools.cache
-def _temporary() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="winnow-quick-")  # removed when the process ends
-
-
 @functools.cache  # within one run, a second write replaces the first
 def _free(folder: Path, name: str) -> Path:
     """A path that does not overwrite the result of another run: the second one of a day is <name>_2."""
@@ -211,16 +206,8 @@ def _shared(value: Any) -> Any:
     return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
-def _head() -> str:
-    return _git("rev-parse", "HEAD").strip() or "unknown: no git history here"
-
-
-def _changes() -> list[str]:
-    """Lines of `git status`; none without git."""
-    return _git("status", "--porcelain", "--untracked-files=all", "--", *MEASURED).splitlines()
-
-
 def _git(*arguments: str) -> str:
+    """What git prints; empty without git."""
     if shutil.which("git") is None:
         return ""
     return subprocess.run(["git", *arguments], cwd=HERE.parent, capture_output=True, text=True).stdout

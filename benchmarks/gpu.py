@@ -56,11 +56,8 @@ def tests(lab: Lab) -> None:
         command = [sys.executable, "-m", "pytest", "tests/gpu", "-p", "no:cacheprovider"]
         command += ["-o", "filterwarnings=default"]
         command += ["-q", "-rfEs", "--tb=short", f"--junitxml={report}", f"--basetemp={folder}/tests"]
-        seconds = max(60.0, lab.left)
-        command += [
-            f"--session-timeout={seconds:.0f}",
-            *(["-k", QUICK_TESTS] if lab.dry else []),
-        ]  # no test starts later
+        seconds = max(60.0, lab.left)  # no test starts later
+        command += [f"--session-timeout={seconds:.0f}", *(["-k", QUICK_TESTS] if lab.dry else [])]
         environment = {**os.environ, TEST_DEVICE: lab.device.type}
         done = subprocess.run(
             command, cwd=frame.HERE.parent, env=environment, capture_output=True, text=True, timeout=seconds + 60.0
@@ -190,17 +187,12 @@ def _options() -> argparse.Namespace:
     if unknown := [name for name in options.parts if name not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     options.device = "cpu" if options.dry_run else "cuda"
-    options.minutes = options.minutes or _default_minutes(options)
+    default = DRY_MINUTES if options.dry_run else options.plan.minutes if options.plan else PART_MINUTES
+    options.minutes = options.minutes or default
     if not options.dry_run and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --dry-run shows on the CPU that every part runs")
     frame.begin(dirty=options.dirty or options.dry_run)
     return options
-
-
-def _default_minutes(options: argparse.Namespace) -> float:
-    if options.dry_run:
-        return DRY_MINUTES
-    return options.plan.minutes if options.plan else PART_MINUTES
 
 
 def _native(text: str) -> tuple[str, dict[str, Any]]:

@@ -7,9 +7,9 @@ runs are then compared. Every tensor of every checkpoint (weights, adapters, mom
 bit. So must the state of optimizer, history and verifiers, and both logs except for times and memory use. A resumed run
 must also equal the run of 4 steps without an interruption.
 
-A tree is a checkout with src/, configs/ and tests/e2e/. ADDED_METRICS lists the metrics that one of them may lack. With
---keep a run is reused if its tree and settings have not changed; other content of the variants' folders is deleted. The
-exit code is 1 if anything differs. With --write it writes benchmarks/results/<date>_identity.json.
+A tree is a checkout with src/, configs/ and tests/e2e/. To allow for a metric that one of them lacks, add its name to
+CLOCK. With --keep a run is reused if its tree and settings have not changed; other content of the variants' folders is
+deleted. The exit code is 1 if anything differs. With --write it writes benchmarks/results/<date>_identity.json.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import tempfile
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-ADDED_METRICS: tuple[str, ...] = ()  # prefixes of the metrics that one of the trees may lack
 CLOCK = ("seconds", "memory/", "eval/seconds")  # prefixes of values that differ between any two runs
 
 COMMON = (
@@ -200,15 +199,12 @@ def _compared(name: str, before: Tree, after: Tree) -> dict[str, Any]:
     counts = Counter(difference.file for difference in differences)
     seconds = ", ".join(f"{side.seconds:.1f} s{' (kept)' * side.kept}" for side in ran)
     print(f"{name:<24}{'DIFFERENT' if differences else 'same':<11}{len(facts[0]):>7} values   {seconds}", flush=True)
-    first = [f"{d.file}: {d.name}: {d.said}" for file in counts for d in _of(differences, file)[:SHOWN]]
+    by_file = [[d for d in differences if d.file == file] for file in counts]
+    first = [f"{d.file}: {d.name}: {d.said}" for of in by_file for d in of[:SHOWN]]
     for line in (*first, *(f"{file}: {count} differences" for file, count in counts.items())):
         print(f"    {line}")
     sets, seconds_each = [*COMMON, *VARIANTS[name].sets], [side.seconds for side in ran]
     return {"sets": sets, "values": len(facts[0]), "seconds": seconds_each, "differences": counts, "first": first}
-
-
-def _of(differences: Sequence[Difference], file: str) -> list[Difference]:
-    return [difference for difference in differences if difference.file == file]
 
 
 def _at_the_resume(name: str, before: Tree, resumed: Mapping[str, Any]) -> Iterator[Difference]:
@@ -343,7 +339,7 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{name}.")
-        elif not name.startswith(CLOCK) and name not in ADDED_METRICS:
+        elif not name.startswith(CLOCK):
             yield name, value
 
 
@@ -351,8 +347,6 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
     for fact in dict.fromkeys([*before, *after]):  # the order of training
         file, _, name = fact.partition(": ")
         if fact not in before or fact not in after:
-            if file == "metrics.jsonl" and name.partition(": ")[2].startswith(ADDED_METRICS):
-                continue
             yield Difference(file, name, f"only {'before' if fact in before else 'after'}")
         elif said := _unlike(before[fact], after[fact]):
             yield Difference(file, name, said)

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from trl_peer import Peer
 from trl_sides import Measured, Setting
+from trl_winnow import first_prompts
 
-from winnow.budget.sampling import PromptTable, uniform
 from winnow.config_file import load
 from winnow.core.evaluation import evaluate
 from winnow.core.plan import plan
@@ -138,11 +138,7 @@ def accuracy(run: Run) -> float:
 
 def _train_trl(run: Run, options: Any, after: Callable[[float], bool], folder: Path) -> None:
     """TRL's loop on the prompts that the run would draw; the run's policy gets TRL's weights before `after`."""
-    config, drawn, state = run.config, list[Prompt](), dict[str, Any]()
-    for _ in range(options.steps):
-        table = PromptTable.empty(len(run.prompts.prompts))
-        rows, state, *_ = uniform(table, state, run.prompts.stream, config.rollout.prompts_per_step)
-        drawn += run.prompts.take(rows)
+    config, drawn = run.config, first_prompts(run, options.steps)
     setting = Setting(
         model=config.model.path, dtype=config.model.dtype, prompts=config.rollout.prompts_per_step, rollouts=16,
         max_new_tokens=config.rollout.max_new_tokens, learning_rate=config.optimizer.learning_rate,

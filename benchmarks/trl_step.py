@@ -36,7 +36,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ Report = dict[str, Any]
 def main() -> None:
     options = _options()
     if options.ranks > 1 and "RANK" not in os.environ:
-        launch(options.ranks, __file__, sys.argv[1:], OFFLINE)
+        launch(options.ranks)
         return
     if os.environ.get("HF_HUB_OFFLINE") != "1":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **OFFLINE})
@@ -84,8 +84,8 @@ def main() -> None:
     frame.finish("trl_" + version("trl").replace(".", "_") + suffix, report, options, packages=packages)
 
 
-def launch(ranks: int, script: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-    """Run one process of `script` per rank, with the variables of torch's launchers and one thread, until all exit.
+def launch(count: int) -> None:
+    """Run one process of this script per rank, with the variables of torch's launchers and one thread, until all exit.
 
     If one fails, all are stopped and this process exits. If this one is stopped, so are they.
     """
@@ -93,26 +93,19 @@ def launch(ranks: int, script: str, arguments: Sequence[str], environment: Mappi
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {
-        **os.environ,
-        **(environment or {}),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    command, children = [sys.executable, script, *arguments], list[subprocess.Popen[bytes]]()
+    common = {**os.environ, **OFFLINE, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    children = list[subprocess.Popen[bytes]]()
     try:
-        for rank in range(ranks):
+        for rank in range(count):
             own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            children.append(subprocess.Popen(command, env=own))
+            children.append(subprocess.Popen([sys.executable, *sys.argv], env=own))
         codes = [child.wait() for child in children]
     finally:
         for child in children:
             child.kill()
     if any(codes):
-        sys.exit(f"a rank of {script} failed: exit codes {codes}")
+        sys.exit(f"a rank failed: exit codes {codes}")
 
 
 def _options() -> argparse.Namespace:
@@ -152,9 +145,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Report:
     proven = settings[0]
     if options.shape != "bundled":  # few tokens: the proof of a larger policy would take minutes
         proven = proven.but(rollouts=4, max_new_tokens=16)
-    parity = None
-    if options.ranks == 1:
-        parity = trl_parity.prove(proven, folder, micro_batch=proven.total // 2)
+    parity = trl_parity.prove(proven, folder, micro_batch=proven.total // 2) if options.ranks == 1 else None
     settings = [setting.but(dtype=options.dtype) for setting in settings]
     print(json.dumps({"natural lengths": lengths, "parity": parity}, indent=1), flush=True)
     points = []
@@ -162,9 +153,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Report:
         for point in _points(setting, options, folder):
             points.append(point)
             print(_lines(point), flush=True)
-    report: Report = {"natural_lengths": lengths, "parity": parity, "notes": NOTES}
-    report["points"] = points
-    return report
+    return {"natural_lengths": lengths, "parity": parity, "notes": NOTES, "points": points}
 
 
 def random_weights(folder: Path) -> str:
@@ -233,7 +222,7 @@ class _Race:
 
     def step(self, *, keep: int | None = None) -> list[Pair]:
         ours = Ours(self._setting.but(keep=keep), self._folder)
-        return alternate(self._peer(ours.epoch()), ours, self._rounds)
+        return alternate(self._peer(ours.prompts(ours.run.prompts.steps_per_epoch)), ours, self._rounds)
 
     def _peer(self, prompts: Sequence[Prompt], **options: Any) -> Peer:
         return Peer(self._setting, prompts, self._folder, micro_batch=self._micro_batch, **options)

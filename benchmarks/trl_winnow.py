@@ -16,12 +16,13 @@ from trl_sides import Measured, Setting, hash_reward
 from winnow.budget.sampling import PromptTable, uniform
 from winnow.config_file import validate
 from winnow.core.plan import plan
+from winnow.core.run import Run
 from winnow.core.step import train_step
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.native.engine import native
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
-from winnow.training.build import Built, build
+from winnow.training.build import build
 from winnow.training.resolve import resolve_members
 
 MICRO_BATCH_TOKENS = 4096  # as in the recipe arithmetic, for a CPU
@@ -33,7 +34,9 @@ class Ours:
     def __init__(self, setting: Setting, folder: Path, *, replay: Sequence[Group] | None = None) -> None:
         """With `replay`, these are the rollouts of every step, and nothing is sampled."""
         self.setting = setting
-        self.built = _build(setting, folder, replay)
+        members = resolve_members(validate(_config(setting, replay)), base=Path.cwd())
+        path = Path(tempfile.mkdtemp(prefix="winnow-", dir=folder))
+        self.built = build(members, folder=path, device=torch.device("cpu"))
         self.run = self.built.run
         self.metrics: dict[str, float] = {}  # those of the last step
         self._step = 0
@@ -59,16 +62,7 @@ class Ours:
 
     def prompts(self, steps: int = 1) -> list[Prompt]:
         """The prompts of the first steps, in order of sampling."""
-        run, state, drawn = self.run, dict[str, Any](), list[Prompt]()
-        for _ in range(steps):
-            table = PromptTable.empty(len(run.prompts.prompts))
-            rows, state, *_ = uniform(table, state, run.prompts.stream, run.config.rollout.prompts_per_step)
-            drawn += run.prompts.take(rows)
-        return drawn
-
-    def epoch(self) -> list[Prompt]:
-        """The prompts of every step of the first epoch."""
-        return self.prompts(self.run.prompts.steps_per_epoch)
+        return first_prompts(self.run, steps)
 
     def sample(self, seed: int) -> list[Group]:
         """Sample the first step's prompts with the current weights."""
@@ -77,10 +71,14 @@ class Ours:
         return self.run.engine.generate(prompts, counts, self.run.sampling, seed=("benchmark", seed))
 
 
-def _build(setting: Setting, folder: Path, replay: Sequence[Group] | None) -> Built:
-    members = resolve_members(validate(_config(setting, replay)), base=Path.cwd())
-    path = Path(tempfile.mkdtemp(prefix="winnow-", dir=folder))
-    return build(members, folder=path, device=torch.device("cpu"))
+def first_prompts(run: Run, steps: int) -> list[Prompt]:
+    """What a run draws in its first steps, in order of sampling."""
+    state, drawn = dict[str, Any](), list[Prompt]()
+    for _ in range(steps):
+        table = PromptTable.empty(len(run.prompts.prompts))
+        rows, state, *_ = uniform(table, state, run.prompts.stream, run.config.rollout.prompts_per_step)
+        drawn += run.prompts.take(rows)
+    return drawn
 
 
 def _config(setting: Setting, replay: Sequence[Group] | None) -> dict[str, Any]:

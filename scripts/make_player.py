@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -31,11 +30,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from make_policy import END, make_tokenizer, padded, save, split_weights, train
+from torch import Tensor
 
 from winnow.environments.tool_calls import Call, read_calls
 from winnow.environments.tools import answer_calls, calculator

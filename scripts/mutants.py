@@ -141,22 +141,18 @@ def try_out(mutant: Mutant, original: Path, *, full: bool) -> Verdict:
         try:
             copy = Path(folder) / "winnow"
             shutil.copytree(original, copy)
-            apply(mutant, copy)
+            if mutant.edits:
+                mutant.file_in(copy).write_text(edited(mutant, copy), encoding="utf-8")
             by = first_failure(mutant.tests, copy)
             if by is None and full and mutant.edits:
                 by = first_failure((f"--ignore={APPLY}",), copy)
-            verdict = judge(mutant, by)
+            good, bad = ("survived", "killed") if mutant.edits else ("passed", "error")
+            verdict = good if by is None else bad
         except Untried as error:
             verdict, by = "error", str(error)
         except Skipped as error:
             verdict, by = ("skipped" if mutant.edits else "passed"), str(error)
     return Verdict(mutant.name, verdict, by or "", time.perf_counter() - begin)
-
-
-def judge(mutant: Mutant, by: str | None) -> str:
-    if not mutant.edits:
-        return "passed" if by is None else "error"
-    return "survived" if by is None else "killed"
 
 
 def copy_repository(target: Path) -> None:
@@ -169,12 +165,6 @@ def copy_repository(target: Path) -> None:
         if (REPOSITORY / name).is_file():  # a deleted file is still listed
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY / name, target / name)
-
-
-def apply(mutant: Mutant, copy: Path) -> None:
-    """Put the bug into a copy of the repository. Raises Untried."""
-    if mutant.edits:
-        mutant.file_in(copy).write_text(edited(mutant, copy), encoding="utf-8")
 
 
 def edited(mutant: Mutant, repository: Path) -> str:
@@ -244,15 +234,6 @@ def run_python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True)
 
 
-def row(verdict: Verdict, width: int) -> str:
-    return f"{verdict.name:{width}}  {verdict.verdict:8}  {verdict.seconds:5.0f} s  {verdict.by}"
-
-
-def status(verdicts: Sequence[Verdict]) -> int:
-    found = {verdict.verdict for verdict in verdicts}
-    return 2 if "error" in found else 1 if "survived" in found else 0
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a mutant of the tables in tests/mutants")
@@ -280,10 +261,11 @@ def main() -> int:
         copy_repository(original)
         for verdict in pool.map(lambda mutant: try_out(mutant, original, full=arguments.full), mutants):
             verdicts.append(verdict)
-            print(row(verdict, width), flush=True)
+            print(f"{verdict.name:{width}}  {verdict.verdict:8}  {verdict.seconds:5.0f} s  {verdict.by}", flush=True)
     killed = sum(verdict.verdict == "killed" for verdict in verdicts)
     print(f"{killed} of {len(mutants) - 1} mutants killed in {time.perf_counter() - begin:.0f} s")
-    return status(verdicts)
+    found = {verdict.verdict for verdict in verdicts}
+    return 2 if "error" in found else 1 if "survived" in found else 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ LAB = SOURCE.parent / "winnow_lab"
 BESIDE = sorted(path.parent for path in SOURCE.parent.glob("winnow_*/__init__.py"))  # which winnow does not import
 BEGIN, END = "<!-- tree: python scripts/trees.py -->", "<!-- end of the tree -->"
 WIDTH = 120  # columns
-# Floors from the lowest to the highest: a file imports only from lower ones. tests/unit/test_laws.py has the same list.
+# Floors from the lowest to the highest: a file imports only from lower ones. tests/unit/test_laws.py checks it.
 FLOORS: dict[str, tuple[str, ...]] = {
     "base": (
         "records.py", "families.py", "registry.py", "bounds.py", "options.py", "user_code.py", "other_names.py",

@@ -81,18 +81,12 @@ def units(registry: Any) -> dict[str, list[str]]:
     return found
 
 
-def prefixes(registry: Any) -> dict[str, list[str]]:
-    """Each prefix with its symbols."""
-    return {
-        name: [str(registry._prefixes[name].symbol), *map(str, registry._prefixes[name].aliases)]
-        for name in PREFIXES.split()
-    }
-
-
 def text(version: str, registry: Any) -> str:
     """The file."""
     lines = (f"{name}: {' '.join(others)}".rstrip(": ") for name, others in units(registry).items())
-    made = {name: " ".join(s for s in symbols if s not in ("mu", "mc")) for name, symbols in prefixes(registry).items()}
+    known = {name: registry._prefixes[name] for name in PREFIXES.split()}
+    spelled = {name: [str(prefix.symbol), *map(str, prefix.aliases)] for name, prefix in known.items()}
+    made = {name: " ".join(s for s in of if s not in ("mu", "mc")) for name, of in spelled.items()}
     return "".join(
         (
             HEAD.format(version=version),

@@ -5,6 +5,7 @@ tests/with_verifiers uses the library itself.
 """
 
 import contextlib
+import functools
 import inspect
 import sys
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -19,37 +20,21 @@ def reward(function=None, *, weight=1.0):
     return mark if function is None else mark(function)
 
 
-def stop(function):
-    function.stop = True
-    return function
+def marker(name):
+    def mark(marked):
+        setattr(marked, name, True)
+        return marked
+
+    return mark
 
 
-def metric(function):
-    function.metric = True
-    return function
-
-
-def intercept(function):
-    function.intercept = True
-    return function
+stop, metric, intercept = map(marker, ("stop", "metric", "intercept"))
 
 
 @dataclass(frozen=True)
 class Message:
     content: object
     role: str = "user"
-
-
-def user(content):
-    return Message(content)
-
-
-def system(content):
-    return Message(content, "system")
-
-
-def assistant(content):
-    return Message(content, "assistant")
 
 
 @dataclass(frozen=True)
@@ -221,17 +206,17 @@ def install(monkeypatch, environment):
         "verifiers.v1": {
             "AgentInfo": record,
             "Agents": agents,
-            "AssistantMessage": assistant,
+            "AssistantMessage": functools.partial(Message, role="assistant"),
             "Env": Env,
             "EnvInfo": record,
             "Episode": lambda **fields: record(traces=[], **fields),
             "MessageNode": record,
             "Segment": lambda messages, terminated=False: record(messages=messages, terminated=terminated),
-            "SystemMessage": system,
+            "SystemMessage": functools.partial(Message, role="system"),
             "Task": Task,
             "Trace": Trace,
             "TraceTask": record,
-            "UserMessage": user,
+            "UserMessage": Message,
             "load_environment": lambda settings: environment,
             "resolve_env_config": resolve,
         },

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from winnow.errors import DataError
 from winnow.records import FloatArray, Group, Outcome
 from winnow.state.log import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
@@ -29,22 +28,9 @@ class LoggedGroup:
 
 
 def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
-    """The groups of a run as they were logged; those of one step when given.
-
-    Raises as `read_rows`, and DataError for rollouts that were logged without their texts.
-    """
-    for (at, prompt), of_group in itertools.groupby(
-        read_rows(path, step), key=lambda row: (row["step"], row["prompt_id"])
-    ):
-        try:
-            logged = logged_group(list(of_group))
-        except ValueError as error:
-            raise DataError(
-                f"{path}, step {at}, prompt {prompt!r}: its rollouts cannot be rebuilt ({error})",
-                remedy='name a run that logged all its rollouts with their texts (log.rollouts = "all")',
-                code="data.incomplete",
-            ) from error
-        yield logged
+    """The groups of a run as they were logged, or those of one step. Raises as `read_rows` and `logged_group`."""
+    for _, of_group in itertools.groupby(read_rows(path, step), key=lambda row: (row["step"], row["prompt_id"])):
+        yield logged_group(list(of_group))
 
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome:

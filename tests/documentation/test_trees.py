@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import runpy
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,6 @@ def test_the_trees_contain_every_package_and_top_level_file():
     assert [path for path in trees.LAB.glob("*/__init__.py") if f"{path.parent.name}/" not in design] == []
     readme = "\n".join(trees.packages())
     assert all(f"src/{path.name}/" in readme for path in trees.SOURCE.parent.iterdir() if path.is_dir())
-
-
-def test_the_floors_are_those_of_the_import_test():
-    laws = runpy.run_path(str(REPOSITORY / "tests" / "unit" / "test_laws.py"))["FLOORS"]
-    ours = [
-        {name.removesuffix(".py").replace("__init__", "winnow") for name in floor} for floor in trees.FLOORS.values()
-    ]
-    assert ours == laws
 
 
 def test_no_line_of_a_tree_is_longer_than_120_columns():

@@ -156,7 +156,7 @@ def test_there_are_few_scripts_and_each_has_a_reader():
     """A page, a script or a stored result names it, or another benchmark imports it. The floors only fall."""
     scripts = {path.stem: path.read_text(encoding="utf-8") for path in frame.HERE.glob("*.py")}
     assert len(scripts) <= 35
-    assert sum(text.count("\n") for text in scripts.values()) <= 6_600
+    assert sum(text.count("\n") for text in scripts.values()) <= 6_550
     readers = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("scripts/*")]
     texts = [path.read_text(encoding="utf-8") for path in readers if path.is_file() and path.name != "CHANGELOG.md"]
     texts += [json.loads(path.read_text()).get("command", "") for path in stored()]

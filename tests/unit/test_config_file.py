@@ -104,12 +104,9 @@ def test_a_key_under_its_earlier_name_leads_to_the_new_one(tmp_path):
     [
         ("learning_rate=1e-4", "optimizer.learning_rate"),  # a key of another table
         ("rollout.learning_rate=1e-4", "optimizer.learning_rate"),
-        ("keep_last=2", "checkpoint.keep_last"),
         ("lr=1e-4", "optimizer.learning_rate"),
-        ("optimizer.lr=1e-4", "optimizer.learning_rate"),
         ("optimizer={lr=1e-4}", "optimizer.learning_rate"),
         ("num_generations=8", "rollout.rollouts_per_prompt"),  # TRL
-        ("max_completion_length=8", "rollout.max_new_tokens"),
         ("actor_rollout_ref.rollout.n=8", "rollout.rollouts_per_prompt"),  # verl
         ("actor_rollout_ref={actor={optim={lr=1e-6}}}", "optimizer.learning_rate"),
         ("actor_rollout_ref.actor.clip_ratio_high=0.28", "loss.clip_high"),
@@ -117,7 +114,6 @@ def test_a_key_under_its_earlier_name_leads_to_the_new_one(tmp_path):
         ("critic={optim={lr=1e-5}}", "critic.optimizer.learning_rate"),
         ("evaluate.num_generations=4", "evaluate.rollouts_per_prompt"),
         ("optimizer.epsilon=1e-8", "'eps'"),
-        ("lora=true", "model.lora = {}"),
         ("model.lora=true", "model.lora = {}"),
         ("rollout.temperature=0", "evaluate.greedy"),
         ("evaluate.temperature=0.0", "evaluate.greedy"),

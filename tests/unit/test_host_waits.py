@@ -173,7 +173,6 @@ UPDATES: dict[str, dict[str, Any]] = {
         "model": {"dtype": "bfloat16"},
         "optimizer": {"master_weights": False, "stochastic_rounding": True},
     },
-    "a value head": {"advantage": "gae", "critic": {"form": "shared"}},
 }
 
 
@@ -186,7 +185,7 @@ def configured(tiny_folder: Callable[[str], Path]) -> Callable[..., dict[str, An
     return configuration
 
 
-@pytest.mark.parametrize("name", [name for name in UPDATES if name != "a value head"])
+@pytest.mark.parametrize("name", UPDATES)
 def test_no_micro_batch_of_an_update_waits_for_the_device(name: str, configured: Any) -> None:
     with update(configured(**UPDATES[name])) as (seen, tally, learner):
         assert waits(seen) == []
@@ -222,38 +221,25 @@ def test_no_micro_batch_of_a_value_model_waits(form: str, configured: Any) -> No
         assert waits(seen) == []
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        lambda tensor: tensor.item(),
-        lambda tensor: tensor.cpu(),
-        lambda tensor: tensor[None][tensor[None] > 0],
-        lambda tensor: tensor.numpy(force=True),
-    ],
-    ids=["item", "cpu", "mask", "numpy"],
-)
-def test_a_planted_wait_in_a_micro_batch_is_found(planted: Any, configured: Any, monkeypatch: Any) -> None:
+def test_a_planted_wait_in_a_micro_batch_is_found(configured: Any, monkeypatch: Any) -> None:
     backward = Learner.backward
 
     def read_and_backward(learner: Learner, scalar: Tensor) -> None:
-        planted(scalar.detach())
+        scalar.detach().item()
         backward(learner, scalar)
 
     monkeypatch.setattr(Learner, "backward", read_and_backward)
     with update(configured()) as (seen, tally, _):
         found = waits(seen)
     assert Counter(finding.kind for finding in found) == {"read": len(tally.unread)}
-    assert {finding.function for finding in found} == {planted.__qualname__}
+    assert {finding.function for finding in found} == {read_and_backward.__qualname__}
 
 
 def waits_of_decoding(tokens: int) -> int:
     """Reads of the device while five rollouts of two prompts get this many tokens each."""
     loaded = tiny()
     context = EngineContext(model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=(), max_rollouts_at_once=8)
-    prompts = [
-        Prompt(id=str(n), tokens=np.arange(3, 3 + n), text="", answer=None, task="t")
-        for n in (4, 6)
-    ]  # fmt: skip
+    prompts = [Prompt(id=str(n), tokens=np.arange(3, 3 + n), text="", answer=None, task="t") for n in (4, 6)]
     engine = native(context)
     with pretended_device() as seen:
         groups = engine.generate(prompts, [3, 2], Sampling(max_new_tokens=tokens), seed=(1,))

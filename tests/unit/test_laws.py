@@ -19,6 +19,7 @@ from winnow.commands import OWN
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import closure
+import trees
 
 SOURCE = Path(winnow.__file__).parent
 SHIMS = {"winnow_trl", "winnow_verl", "winnow_nemo"}  # beside winnow, for other trainers
@@ -46,22 +47,8 @@ WORDS = [
     "config_keys",
     "config_file",
 ]
-ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state"}
-DOOR = {"__main__", "testing", "winnow"}
-FLOORS = [
-    set(WORDS),
-    {"budget"},
-    {"algos", "rewards"},
-    {"environments", "models"},
-    {"memory"},
-    ROOMS,
-    {"core", "view"},
-    {"training"},
-    {"evaluation", "run_view"},
-    {"trackers"},
-    {"commands"},
-    DOOR,
-]
+# From the lowest to the highest; "winnow" is the API
+FLOORS = [{name.removesuffix(".py").replace("__init__", "winnow") for name in of} for of in trees.FLOORS.values()]
 
 
 def place(path: Path) -> str:
@@ -81,15 +68,9 @@ def nodes(path: Path) -> list[ast.AST]:
 
 
 def imports(path: Path) -> set[str]:
-    """Top-level winnow names that a file imports, also inside functions and for type checkers."""
-    names = set()
-    for node in nodes(path):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "winnow":
-            parts = node.module.split(".")
-            names |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
-        elif isinstance(node, ast.Import):
-            names |= {a.name.split(".")[1] for a in node.names if a.name.startswith("winnow.")}
-    return names
+    """Top-level winnow names that a file imports, also inside functions and for type checkers; "winnow" for the API."""
+    found = closure.imported(nodes(path), MODULES)
+    return {name.split(".")[1] for name in found if name.startswith("winnow.")} | ({"winnow"} & found)
 
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -97,7 +78,7 @@ LAB_FILES = sorted(LAB.rglob("*.py"))
 
 
 def may_import(own: str, name: str) -> bool:
-    same = {name, own} <= set(WORDS) or {name, own} <= DOOR
+    same = {name, own} <= FLOORS[0] or {name, own} <= FLOORS[-1]
     return name == own or same or floor_of(name) < floor_of(own)
 
 
@@ -211,18 +192,9 @@ def test_winnow_imports_neither_the_laboratory_nor_another_trainer():
     beside = {path.parent.name for path in SOURCE.parent.glob("winnow_*/__init__.py")}
     assert {"winnow_lab", "winnow_trl", "winnow_verl", "winnow_nemo"} <= beside
     others = beside | {"trl", "accelerate", "verl", "transfer_queue", "tensordict", "nemo_rl"}
-    named = {
-        name.partition(".")[0]
-        for path in FILES
-        for node in nodes(path)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
+    every = [node for path in FILES for node in nodes(path)]
+    named = {alias.name.partition(".")[0] for node in every if isinstance(node, ast.Import) for alias in node.names}
+    named |= {(node.module or "").partition(".")[0] for node in every if isinstance(node, ast.ImportFrom)}
     assert "numpy" in named
     assert not named & others
     texts = {text for path in FILES for text in messages(path)}
@@ -333,13 +305,9 @@ SPEAKS_OF_FLAGS = {
 
 def messages(path: Path) -> set[str]:
     """Every text in a file that is no docstring."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return {
-        n.value
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docstrings
-    }
+    docstrings = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+    texts = (node for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return {node.value for node in texts if id(node) not in docstrings}
 
 
 def test_errors_from_python_contain_no_flags():

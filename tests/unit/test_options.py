@@ -14,28 +14,10 @@ from winnow import config_keys
 from winnow.bounds import AboveZeroToOne, AtLeastOne, Keep
 from winnow.budget import allocators, cuts, rounds, sampling, selection
 from winnow.errors import ConfigError
-from winnow.families import TASK
+from winnow.families import FAMILIES, TASK
 from winnow.options import HIDDEN, bind, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
 from winnow.records import Problem
 from winnow.registry import members, register, resolve
-
-FAMILIES = (
-    "task",
-    "reward",
-    "environment",
-    "sampler",
-    "allocator",
-    "round",
-    "selector",
-    "advantage",
-    "weighting",
-    "loss",
-    "correction",
-    "term",
-    "engine",
-    "tracker",
-)
-
 
 NAMED_SO = ["key", "api_key", "API_KEY", "apiKey", "openaiApiKey", "token", "hf_token", "password", "db_password_2"]
 

@@ -113,17 +113,11 @@ def test_a_method_sought_in_a_family_leads_to_its_settings(name):
             continue
         with pytest.raises(ConfigError) as caught:
             resolve(family, name)
+        assert NAMES[name] in caught.value.remedy
         assert as_settings(settings) in caught.value.remedy, family.name
         if family.key in settings:
             own = settings[family.key]
             assert f"{own if isinstance(own, str) else own['use']!r}" in caught.value.remedy
-
-
-def test_the_selector_of_pods_is_named(plain):
-    error = refusal(plain, "select=pods")
-    assert (error.key, error.code) == ("select", "config.unknown_member")
-    assert "'max_variance'" in error.remedy
-    assert "PODS" in error.remedy
 
 
 @pytest.mark.parametrize("key", MEMBERS)

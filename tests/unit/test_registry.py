@@ -99,16 +99,6 @@ def test_another_unknown_name_is_taken_for_no_function(family, use):
     assert not {".py:", "--set"} & set(re.findall(r"\.py:|--set", caught.value.remedy))
 
 
-def test_an_unknown_option_gets_a_suggestion():
-    with refused(ConfigError, "'clip_high'", key="loss.clip_hgih", code="config.unknown_key"):
-        bind(resolve("loss", "clip"), {"clip_hgih": 0.3}, key="loss")
-
-
-def test_an_option_of_the_wrong_type_names_its_key():
-    with refused(ConfigError, "'four'", key="select.keep_per_prompt", code="config.value"):
-        bind(resolve("selector", "max_variance"), {"keep_per_prompt": "four"}, key="select")
-
-
 def test_an_option_without_default_must_be_given():
     def mine(kept, *, scale: float):
         return np.full(len(kept.lengths), scale)
@@ -168,11 +158,6 @@ def test_a_need_that_a_family_never_gets_is_refused_at_registration(family, need
         register(family, needs=(need,))
 
 
-def test_an_unknown_family_is_refused():
-    with refused(ConfigError, "'advantages'", "'advantage'", code="config.unknown_member"):
-        register("advantages")
-
-
 def test_a_function_without_a_name_has_the_default_traits_of_its_family():
     entry = resolve("advantage", lambda groups: [])
     assert entry.traits.baseline == "group"
@@ -180,7 +165,7 @@ def test_a_function_without_a_name_has_the_default_traits_of_its_family():
 
 
 def test_an_unknown_family_is_refused_wherever_it_is_named():
-    for look_up in (members, lambda family: resolve(family, "clip")):
+    for look_up in (members, register, lambda family: resolve(family, "clip")):
         with refused(ConfigError, "'losses'", "'loss'", code="config.unknown_member"):
             look_up("losses")
 

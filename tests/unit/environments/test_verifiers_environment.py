@@ -150,7 +150,7 @@ def test_no_room_for_another_turn_ends_the_conversation_for_the_library(installe
 
 def test_the_question_has_the_system_prompt_and_the_trace_all_messages(installed):
     environment = installed(
-        tasks=[task(system_prompt="Be brief.", prompt=[vf.user("Say"), {"role": "user", "content": "yes."}])]
+        tasks=[task(system_prompt="Be brief.", prompt=[vf.Message("Say"), {"role": "user", "content": "yes."}])]
     )
     game = episode(environment)
     assert next(game) == "Be brief.\n\nSay\n\nyes."
