@@ -75,7 +75,7 @@ def _batch(ours: Ours) -> Batch:
     plan(run, progress, 0)
     prompts = run.prompts.take(progress.history.drawn(0))
     counts = progress.history.plan(prompts, 0)
-    request = StepRequest(run, 0, prompts, counts, progress.history, progress.phases, nullcontext)
+    request = StepRequest(run, 0, prompts, counts, progress.history, progress.phases.rollout_counter, nullcontext)
     groups = collect(run.engine, run.verifiers, request.round(counts))
     groups = fill_advantages(run.members.advantage, [fill_keep(run.members, group, 0) for group in groups])
     (batch,) = make_batches(

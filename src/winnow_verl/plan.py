@@ -73,7 +73,7 @@ class BudgetPlan:
         self._select = selector_of(select, keep=self.keep_per_prompt, base=Path.cwd())
         self._seed = _count({"seed": 0, **kwargs}, "seed", least=0)
         allocate = kwargs.get("allocate")
-        self.allocator = None if allocate is None else allocator_of(allocate, base=Path.cwd(), key="allocate")
+        self.allocator = None if allocate is None else allocator_of(allocate, base=Path.cwd())
         if self.allocator is not None and self.allocator.traits.source == "probe":
             raise ConfigError(
                 f"the allocator {self.allocator.name!r} reads a probe, and verl samples a prompt once",

@@ -15,7 +15,7 @@ import numpy as np
 
 from winnow.algos.selectors import Selector, chain
 from winnow.errors import ConfigError
-from winnow.families import ALLOCATOR, SELECTOR, AllocatorTraits, SelectorTraits
+from winnow.families import ALLOCATOR, SELECTOR, AllocatorTraits, Family, SelectorTraits
 from winnow.options import Bound, bind
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, PromptStats, Rollout
 from winnow.registry import Entry, resolve
@@ -84,18 +84,13 @@ def pairs(entry: Entry[AllocatorTraits]) -> dict[str, int]:
     return {"minimum": 2} if entry.package == "winnow" and entry.defaults.get("minimum", 2) < 2 else {}
 
 
-def allocator_of(use: Use, *, base: Path | None = None, key: str = "allocate") -> Bound[AllocatorTraits]:
+def allocator_of(use: Use, *, base: Path | None = None) -> Bound[AllocatorTraits]:
     """The allocator, with the minimum of 2 that a group baseline needs, as in training.
 
     Raises ConfigError for an unknown member or option, and for a table that names no member.
     """
-    table = dict(use) if isinstance(use, Mapping) else {"use": use}
-    if "use" not in table:
-        raise ConfigError(
-            f"{key} = {table!r} names no allocator", remedy="add `use`", key=f"{key}.use", code="config.missing_key"
-        )
-    entry = resolve(ALLOCATOR, table.pop("use"), base=base)
-    return bind(entry, {**pairs(entry), **table}, key=key)
+    entry, table = _member(ALLOCATOR, use, base)
+    return bind(entry, {**pairs(entry), **table}, key=ALLOCATOR.key)
 
 
 def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None) -> Selector:
@@ -110,7 +105,7 @@ def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None
             "the list of selectors is empty", remedy="name one, such as 'all'", key="select", code="config.value"
         )
     bound = []
-    for entry, table in (_member(link, base) for link in links):
+    for entry, table in (_member(SELECTOR, link, base) for link in links):
         given = {"keep_per_prompt": keep} if _takes_keep(entry, table) else {}
         bound.append(bind(entry, {**given, **table}, key="select"))
     return chain(bound)
@@ -118,7 +113,7 @@ def selector_of(use: Use | Sequence[Use], *, keep: int, base: Path | None = None
 
 def takes_keep(use: Use | Sequence[Use], *, base: Path | None = None) -> bool:
     """Whether `selector_of` gives its `keep` to any of these selectors."""
-    return any(_takes_keep(*_member(link, base)) for link in _links(use))
+    return any(_takes_keep(*_member(SELECTOR, link, base)) for link in _links(use))
 
 
 def uses_of(use: Use | Sequence[Use]) -> list[Any]:
@@ -134,11 +129,10 @@ def _takes_keep(entry: Entry[SelectorTraits], table: Mapping[str, Any]) -> bool:
     return "keep_per_prompt" in entry.options and "keep_per_prompt" not in table
 
 
-def _member(use: Use, base: Path | None) -> tuple[Entry[SelectorTraits], dict[str, Any]]:
-    """A selector and the options that its table sets."""
+def _member(family: Family[Any], use: Use, base: Path | None) -> tuple[Entry[Any], dict[str, Any]]:
+    """A member and the options that its table sets."""
     table = dict(use) if isinstance(use, Mapping) else {"use": use}
     if "use" not in table:
-        raise ConfigError(
-            f"select = {table!r} names no selector", remedy="add `use`", key="select.use", code="config.missing_key"
-        )
-    return resolve(SELECTOR, table.pop("use"), base=base), table
+        problem = f"{family.key} = {table!r} names no {family.name}"
+        raise ConfigError(problem, remedy="add `use`", key=f"{family.key}.use", code="config.missing_key")
+    return resolve(family, table.pop("use"), base=base), table

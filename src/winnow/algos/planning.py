@@ -15,9 +15,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -40,11 +39,6 @@ class Rule:
     credit: CreditName
     statistics: Statistics = "kept"
     eps: float = 1e-4  # only of grpo
-
-    @classmethod
-    def of(cls, credit: CreditName, options: Mapping[str, Any]) -> Rule:
-        known = {name: options[name] for name in ("statistics", "eps") if name in options}
-        return cls(credit, **known)
 
 
 @dataclass(frozen=True)
@@ -72,27 +66,17 @@ class GroupSignal:
     learning: Numbers  # the share of groups in which a kept rollout has an advantage
 
 
-@dataclass(frozen=True, eq=False)
-class AtomSignals:
-    """The numbers of `GroupSignal` for a prompt of each atom: [4, A]."""
-
-    kept: int
-    each: FloatArray
-
-    def over(self, weights: FloatArray) -> GroupSignal:
-        """Averaged over prompts."""
-        return GroupSignal(self.kept, *map(float, self.each @ weights))
-
-
 def group_signal(mixture: RewardMixture, n: int, m: int, rule: Rule) -> GroupSignal:
     """Signal under `max_variance`, which keeps m of n rollouts; m >= n keeps all. All 0 for fewer than two kept."""
-    return atom_signals(mixture.atoms, n, m, rule).over(mixture.weights)
+    m = min(n, m)
+    return GroupSignal(m, *map(float, atom_signals(mixture.atoms, n, m, rule) @ mixture.weights))
 
 
 @functools.lru_cache(maxsize=256)
-def atom_signals(atoms: RewardAtoms, n: int, m: int, rule: Rule) -> AtomSignals:
-    """Over every outcome of a group; over drawn outcomes if there are more than ENUMERATED."""
-    m = min(n, m)
+def atom_signals(atoms: RewardAtoms, n: int, m: int, rule: Rule) -> FloatArray:
+    """[4, A] the numbers of `GroupSignal` but `kept`, for a prompt of each atom and m <= n, over every outcome of a
+    group; over drawn outcomes if there are more than ENUMERATED.
+    """
     counts, chance = outcomes(atoms, n)
     kept = kept_counts(counts, atoms.values, m)
     credit = _advantages(kept if rule.statistics == "kept" else counts, atoms.values, rule)
@@ -103,7 +87,7 @@ def atom_signals(atoms: RewardAtoms, n: int, m: int, rule: Rule) -> AtomSignals:
     square = along**2 @ chance - 2 * ((along * over) @ chance) * means + (over**2 @ chance) * means**2
     squared = (kept * credit**2).sum(axis=1) / m @ chance
     learning = ((kept > 0) & (credit != 0)).any(axis=1).astype(np.float64) @ chance
-    return AtomSignals(m, np.stack([signal, square, squared, learning]))
+    return np.stack([signal, square, squared, learning])
 
 
 @functools.lru_cache(maxsize=2)  # settings are compared in the order of n

@@ -30,9 +30,6 @@ class Table:
     reward: FloatArray  # [D] the mean
     mean_reward: float
 
-    def place(self, setting: Setting) -> int:
-        return self.settings.index(setting)
-
 
 def table(
     model: StepModel,
@@ -43,7 +40,6 @@ def table(
     at_once: Callable[[Setting], float] = lambda setting: math.inf,
 ) -> Table:
     """Predict every setting for the statistics and for every draw."""
-
     most = np.array([at_once(setting) for setting in settings])
 
     def predict(of: StepStatistics) -> list[Prediction]:

@@ -37,7 +37,6 @@ class Prior:
                 remedy="give the pass rate of a middling prompt that is sometimes solved, between 0 and 1",
                 code="config.value",
             )
-
         if not (math.isfinite(self.length) and self.length >= 1):
             raise ConfigError(
                 f"a length of {self.length:g} tokens is supposed",
@@ -50,14 +49,11 @@ class Prior:
         rng, atoms = np.random.default_rng(seed), atoms_of(np.array([0.0, 1.0]))
         inner = atoms.probabilities[:-2, 1]
         odds = np.log(inner) - np.log1p(-inner)
+        work, lasting = StepWork(1, 1.0, self.length, 1.0, self.length), np.ones(max(1, round(self.length)))
         for _ in range(count):
             middle = math.log(self.pass_rate / (1 - self.pass_rate)) + DOUBT * rng.standard_normal()
             weights: FloatArray = np.exp(-0.5 * ((odds - middle) / rng.uniform(*SPREADS)) ** 2)
             never, always = rng.beta(*NEVER), rng.beta(*ALWAYS)
             rest = max(0.01, 1 - never - always)  # without any, no setting makes progress
             every = np.concatenate([rest * weights / weights.sum(), [never, always]])
-            yield self.statistics(RewardMixture(atoms, every / every.sum()))
-
-    def statistics(self, mixture: RewardMixture) -> StepStatistics:
-        work = StepWork(1, 1.0, self.length, 1.0, self.length)
-        return StepStatistics(mixture, work, {}, np.ones(max(1, round(self.length))))
+            yield StepStatistics(RewardMixture(atoms, every / every.sum()), work, {}, lasting)

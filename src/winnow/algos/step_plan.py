@@ -19,6 +19,7 @@ from winnow.algos.planning import (
     UpdateBounds,
     atom_signals,
     critical_prompts,
+    group_signal,
     progress,
     second_moment,
 )
@@ -107,14 +108,13 @@ class StepModel:
 
     def signal(self, mixture: RewardMixture, setting: Setting) -> GroupSignal:
         """The contribution of a group."""
-        n, m = setting.rollouts, min(setting.kept, setting.rollouts)
-        return atom_signals(mixture.atoms, n, m, self.rule).over(mixture.weights)
+        return group_signal(mixture, setting.rollouts, setting.kept, self.rule)
 
     def signals(self, mixture: RewardMixture, settings: Sequence[Setting]) -> GroupSignal:
         """The contributions of a group, as arrays with a number for each setting."""
         pairs = [(one.rollouts, min(one.kept, one.rollouts)) for one in settings]
         places = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
-        found = np.array([atom_signals(mixture.atoms, n, m, self.rule).each @ mixture.weights for n, m in places])
+        found = np.array([atom_signals(mixture.atoms, n, m, self.rule) @ mixture.weights for n, m in places])
         return GroupSignal(np.array([m for _, m in pairs]), *found[[places[pair] for pair in pairs]].T)
 
     def bounds(self, statistics: StepStatistics) -> UpdateBounds:

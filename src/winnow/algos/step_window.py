@@ -93,11 +93,8 @@ class StepWindow:
         """Seconds per call and per token of each phase, fitted to the steps, and to `more` that was measured elsewhere;
         see `costs.measured_costs`. `work` is the mean work of a step.
         """
-        return measured_costs([*self.measured(), *more], self._warm(steps), work, self._lasting(work), at_once=at_once)
-
-    def measured(self) -> list[MeasuredWork]:
-        """The work and the seconds of each step."""
-        return measured_work(self.rows, self.epochs)
+        measured = [*measured_work(self.rows, self.epochs), *more]
+        return measured_costs(measured, self._warm(steps), work, self._lasting(work), at_once=at_once)
 
     def _warm(self, steps: FloatArray | None) -> FloatArray:
         """[S] how often each step counts for seconds: not the first of a run, which warms up, unless it is alone."""

@@ -29,7 +29,7 @@ from winnow.core.members import Members
 from winnow.core.run import Run
 from winnow.core.tally import Mean, merged, of_value_loss, read_together
 from winnow.errors import UpdateError
-from winnow.records import Batch, BoolArray, FloatArray, Group, Metrics, PerSequence, TrainingSequence, UpdateResult
+from winnow.records import BoolArray, FloatArray, Group, Metrics, PerSequence, TrainingSequence, UpdateResult, joined
 from winnow.state.history import History
 
 
@@ -132,7 +132,19 @@ def train_critic(run: Run, history: History, groups: Sequence[Group], step: int,
     if run.critic is None or not isinstance(section, TrainedCritic):
         return tally
     loss = ValueLoss(section.clip_range)
-    for batch in _batches(run, section, history, groups, step, planned):
+    # Every rollout that the value model has read, with the run's weighting over these rollouts
+    batches = make_batches(
+        [dataclasses.replace(group, keep=_read(run, group)) for group in groups],
+        run.members.weighting,
+        epochs=section.epochs,
+        updates_per_step=section.updates_per_step,
+        max_new_tokens=run.sampling.max_new_tokens,
+        planned=planned,
+        pass_rates=history.planned_pass_rates([group.prompt for group in groups]),
+        drop_silent=False,
+        seed=(run.seed, "critic", step),
+    )
+    for batch in batches:
         for mb in run.critic.micro_batches(batch):
             value = loss.separate_objective(run.critic.forward(mb), mb)
             run.critic.backward(value.total)
@@ -142,9 +154,16 @@ def train_critic(run: Run, history: History, groups: Sequence[Group], step: int,
 
 
 def values_metrics(members: Members, groups: Sequence[Group]) -> Metrics:
-    """The metrics of values and token rewards, from a step's groups."""
-    kl = describe_kl(groups, coefficient=members.config.advantage.kl_reward)
-    return {**describe_values(groups, gamma=members.gamma), **kl}
+    """The metrics of values and token rewards, from a step's groups.
+
+    The mean distance from the reference policy is recovered from the token rewards: these were reduced by
+    `advantage.kl_reward` times the distance.
+    """
+    metrics = describe_values(groups, gamma=members.gamma)
+    penalties = joined([of for group in groups if group.token_rewards is not None for of in _penalties(group)])
+    if len(penalties):
+        metrics["reward/kl"] = float(penalties.mean()) / members.config.advantage.kl_reward
+    return metrics
 
 
 def describe_values(groups: Sequence[Group], *, gamma: float) -> dict[str, float]:
@@ -168,33 +187,6 @@ def describe_values(groups: Sequence[Group], *, gamma: float) -> dict[str, float
         metrics["critic/return_mean"] = float(returns.mean())
         metrics["critic/return_std"] = float(returns.std())
     return metrics
-
-
-def describe_kl(groups: Sequence[Group], *, coefficient: float) -> dict[str, float]:
-    """The mean distance from the reference policy, recovered from the token rewards: these were reduced by
-    `coefficient` times the distance. Empty where no group has token rewards.
-    """
-    penalties = [rewards for group in groups if group.token_rewards is not None for rewards in _penalties(group)]
-    numbers = np.concatenate(penalties or [np.zeros(0)])
-    return {"reward/kl": float(numbers.mean()) / coefficient} if len(numbers) else {}
-
-
-def _batches(
-    run: Run, section: TrainedCritic, history: History, groups: Sequence[Group], step: int, planned: int
-) -> list[Batch]:
-    """Batches of every rollout that the value model has read, with the run's weighting over these rollouts."""
-    read = [dataclasses.replace(group, keep=_read(run, group)) for group in groups]
-    return make_batches(
-        read,
-        run.members.weighting,
-        epochs=section.epochs,
-        updates_per_step=section.updates_per_step,
-        max_new_tokens=run.sampling.max_new_tokens,
-        planned=planned,
-        pass_rates=history.planned_pass_rates([group.prompt for group in groups]),
-        drop_silent=False,
-        seed=(run.seed, "critic", step),
-    )
 
 
 def _read(run: Run, group: Group) -> BoolArray:
@@ -239,11 +231,10 @@ def _was_read(group: Group) -> BoolArray:
 
 def _own_tokens(groups: Sequence[Group], numbers: Sequence[Sequence[FloatArray]]) -> FloatArray:
     """[T] the G x N x [L] numbers at trainable tokens, flat."""
-    return np.concatenate(
+    return joined(
         [
             of_rollout[rollout.sampled]
             for group, of_group in zip(groups, numbers, strict=True)
             for rollout, of_rollout in zip(group.rollouts, of_group, strict=True)
         ]
-        or [np.zeros(0)]
     )

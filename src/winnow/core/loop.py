@@ -199,15 +199,11 @@ def _evaluation_metrics(run: Run, phases: Phases) -> dict[str, float]:
 
 
 def _save_between_steps(run: Run, progress: Progress, step: int, watch: Watch, stop: Stop) -> None:
+    """Start a save, which is written while the next step computes. Its notices come at the next `saving.wait`."""
     # Only the writer's saves may have failed
     if ranks.any_rank(progress.failed_saves >= MOST_FAILED_SAVES):  # further steps would be lost as well
         _save(run, progress, Boundary.of(run, progress, step), watch, stop)
-    else:
-        _try_to_save(run, progress, step, watch)
-
-
-def _try_to_save(run: Run, progress: Progress, step: int, watch: Watch) -> None:
-    """Start a save, which is written while the next step computes. Its notices come at the next `saving.wait`."""
+        return
 
     def done(outcome: Callable[[], SavedCheckpoint]) -> None:
         with _failure_as_notice(step, watch):

@@ -11,7 +11,6 @@ gradient norms are computed. Then the budget of the whole window is allocated in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -21,10 +20,9 @@ from winnow.core.collect import Request, collect
 from winnow.core.draw import draw
 from winnow.core.members import Members
 from winnow.core.metrics import completion_tokens, prompt_tokens
-from winnow.core.protocols import PolicyLearner
 from winnow.core.run import Progress, Run
 from winnow.core.tally import Clock
-from winnow.records import FloatArray, Group, IntArray, Matrix, Metrics, Prompt, PromptAndRollout, PromptStats
+from winnow.records import FloatArray, Group, IntArray, Metrics, Prompt, PromptAndRollout, PromptStats
 from winnow.state.history import History
 from winnow.user_code import Requested
 
@@ -78,38 +76,30 @@ def probe(run: Run, progress: Progress, steps: range, prompts: Sequence[Prompt])
         request = Request(prompts, counts, run.sampling, seed=seed, on_rollout=counter)
         groups = collect(run.engine, run.verifiers, request)
         run.verifiers.check_step(groups)
-        of, tokens = run.members.gradient_norm, run.config.update.max_trained_tokens
-        norms = prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)
-        progress.history.record_probe(groups, norms)
+        progress.history.record_probe(groups, prompt_gradient_norms(run, groups))
         planned = allocate(run.members, progress.history, prompts, progress.history.probed(prompts), steps=len(steps))
     return {**_describe(groups, planned), **clock.gauge.metrics(), "seconds/probe": clock.seconds["probe"]}
 
 
-def prompt_gradient_norms(
-    learner: PolicyLearner,
-    groups: Sequence[Group],
-    *,
-    of: Matrix | Literal["none"],
-    max_trained_tokens: int | None = None,
-) -> FloatArray | None:
+def prompt_gradient_norms(run: Run, groups: Sequence[Group]) -> FloatArray | None:
     """[G] the mean of `Learner.gradient_norms` over each group's correct rollouts, with the present weights.
 
-    Only the first `max_trained_tokens` of a rollout count, as in training. None where `of` is "none". 0 where no
-    rollout is correct, NaN where none was verified.
+    Only the first `update.max_trained_tokens` of a rollout count, as in training. None where the allocator reads no
+    norms. 0 where no rollout is correct, NaN where none was verified.
 
     Yao et al. 2025, arXiv 2505.02391, Algorithm 2. The mean is over norms, as in the algorithm; Proposition 1 has the
     root of the mean square instead.
     """
+    of, tokens = run.members.gradient_norm, run.config.update.max_trained_tokens
     if of == "none":
         return None
     correct = [
-        [first_tokens(r, max_trained_tokens) for r, right in zip(g.rollouts, g.correct, strict=True) if right]
-        for g in groups
+        [first_tokens(r, tokens) for r, right in zip(g.rollouts, g.correct, strict=True) if right] for g in groups
     ]
     sequences = [PromptAndRollout(g.prompt, r) for g, rollouts in zip(groups, correct, strict=True) for r in rollouts]
     counts = np.array([len(rollouts) for rollouts in correct], dtype=np.int64)
     owners = np.repeat(np.arange(len(groups)), counts)
-    totals = np.bincount(owners, weights=learner.gradient_norms(sequences, of=of), minlength=len(groups))
+    totals = np.bincount(owners, weights=run.learner.gradient_norms(sequences, of=of), minlength=len(groups))
     verified = np.array([group.valid.any() for group in groups], dtype=np.bool_)
     return np.where(verified, totals / np.maximum(counts, 1), np.nan)
 

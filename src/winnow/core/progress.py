@@ -4,12 +4,7 @@ The training clock, on which `max_hours` and `every_minutes` are based, runs whi
 Evaluations, other work between two steps, and the time between an interruption and a resume do not count. So runs that
 differ in evaluation reach each hour after equal training.
 
-With `rollout.ahead = 1` a thread samples the next step's rollouts (sample.py). At every boundary between two steps it
-has ended.
-
-The tensors of a checkpoint (parameters, moments, a moving reference) change only in an optimizer update or in a probe's
-reset. So nothing is copied: a thread may write while the next step plans, samples, verifies and computes log-probs.
-Code that changes a tensor calls `Saving.wait` first.
+Threads: see sample.py and saving.py. Code that changes a tensor of a checkpoint calls `Saving.wait` first.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from winnow.config import Config
 from winnow.core.events import PhaseBegan, RolloutsFinished, Watch, ignore_event
 from winnow.core.protocols import SavedCheckpoint
 from winnow.engines.base import Engine
-from winnow.errors import StoppedBySignal
+from winnow.errors import EngineError, StoppedBySignal
 from winnow.records import Rollout
 from winnow.state.pending import PendingGroups
 
@@ -169,12 +164,12 @@ class Saving:
 class Ahead:
     """The rollouts of the next step, with `rollout.ahead = 1`: none, under way in a thread, or complete in `pending`.
 
-    Only the training thread calls its methods.
+    Only the training thread calls its methods, but for `check`.
     """
 
     def __init__(self) -> None:
         self.pending: PendingGroups | None = None
-        self.stopped = threading.Event()  # for the thread: the run ends
+        self._stopped = threading.Event()  # for the thread: the run ends
         self._sampling: BackgroundWork[Any] | None = None
 
     @property
@@ -198,11 +193,16 @@ class Ahead:
         self._sampling = None
         return result
 
+    def check(self, rollout: Rollout) -> None:
+        """Called by the thread with each finished rollout: once `stop` is called, it ends the sampling."""
+        if self._stopped.is_set():
+            raise EngineError("the run ends while the next step is sampled", code="engine.failed")
+
     def stop(self, engine: Engine) -> None:
         """End a thread that still samples, with the engine: nothing is sampled afterwards. Its result is dropped."""
         if self._sampling is None:
             return
-        self.stopped.set()
+        self._stopped.set()
         engine.close()
         self._sampling.wait(ENDS_WITHIN)
         self._sampling = None

@@ -23,23 +23,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from threading import Event
 
 import numpy as np
 
 from winnow import ranks
 from winnow.budget.rounds import Counts
-from winnow.core.collect import Phase, RankShare, Request, collect, collect_share, gather_share
+from winnow.core.collect import OnRollout, Phase, RankShare, Request, collect, collect_share, gather_share
 from winnow.core.cuts import make_cut
 from winnow.core.metrics import completion_tokens
 from winnow.core.plan import plan
-from winnow.core.progress import Ahead, Phases
+from winnow.core.progress import Ahead
 from winnow.core.run import Progress, Run
 from winnow.core.select import fill_keep
 from winnow.core.tally import Clock
 from winnow.engines.freshness import check_fresh, sampling_version
-from winnow.errors import EngineError
-from winnow.records import Group, IntArray, Metrics, Prompt, Rollout
+from winnow.records import Group, IntArray, Metrics, Prompt
 from winnow.state.history import History
 from winnow.state.pending import PendingGroups
 from winnow.user_code import Requested
@@ -54,7 +52,7 @@ class StepRequest:
     prompts: Sequence[Prompt]  # [G]
     counts: IntArray  # [G] the maximum number of rollouts of each
     history: History  # with the step's draw
-    phases: Phases  # passes on the progress of sampling
+    counter: Callable[[int], OnRollout]  # for a number of rollouts, what is called with each that finishes
     phase: Phase  # times what is done
 
     def round(self, counts: IntArray, *, number: int = 0, spent: int = 0) -> Request:
@@ -70,7 +68,7 @@ class StepRequest:
             # With the step: a prompt that returns gets other random numbers, and so does every later round
             seed=(run.seed, "rollout", step, *(("round", number) if number else ())),
             version=sampling_version(step, run.config.rollout.ahead),
-            on_rollout=self.phases.rollout_counter(int(counts.sum())),
+            on_rollout=self.counter(int(counts.sum())),
             cut=make_cut(run.members.cut, spent=spent),
         )
 
@@ -97,17 +95,19 @@ def begin(run: Run, progress: Progress, step: int) -> None:
         return
     plan(run, progress, step)
     # The thread reads the history as it is now, and reports nothing: events are of the step that is trained
-    planned, phases = progress.history.snapshot(), Unwatched(stopped=progress.ahead.stopped)
+    planned = progress.history.snapshot()
     prompts = run.prompts.take(planned.drawn(step))
-    request = StepRequest(run, step, prompts, planned.plan(prompts, step), planned, phases, nullcontext)
+    counts = planned.plan(prompts, step)
+    request = StepRequest(run, step, prompts, counts, planned, lambda total: progress.ahead.check, nullcontext)
 
-    def sample_ahead() -> SampledAhead:
+    def sample_ahead() -> tuple[int, RankShare, float]:
+        """The step, its share, and the seconds to the last verdict."""
         started = time.perf_counter()
         if ranks.count() > 1:  # one round, which needs no exchange
             share = collect_share(run.engine, run.verifiers, request.round(request.counts))
         else:
             share = RankShare((), sample(request))
-        return SampledAhead(step, share, time.perf_counter() - started)
+        return step, share, time.perf_counter() - started
 
     progress.ahead.begin(sample_ahead)
 
@@ -120,34 +120,11 @@ def finish(run: Run, progress: Progress, clock: Clock) -> Metrics:
     if not progress.ahead.under_way:
         return {}
     with clock("wait"), ranks.together("sampling one step ahead"):
-        sampled: SampledAhead = progress.ahead.wait()
-    prompts = run.prompts.take(progress.history.drawn(sampled.step))
-    groups = gather_share(prompts, sampled.share, clock)
-    progress.ahead.pending = PendingGroups(sampled.step, tuple(groups))
-    return {"ahead/seconds_sampling": sampled.seconds}
-
-
-@dataclass(frozen=True)
-class SampledAhead:
-    """The result of the thread."""
-
-    step: int
-    share: RankShare
-    seconds: float  # from its start to the last verdict
-
-
-@dataclass
-class Unwatched(Phases):
-    """Phases without events. Once `stopped` is set, the next finished rollout ends the sampling."""
-
-    stopped: Event = dataclasses.field(default_factory=Event)
-
-    def rollout_counter(self, total: int) -> Callable[[Rollout], None]:
-        def check(rollout: Rollout) -> None:
-            if self.stopped.is_set():
-                raise EngineError("the run ends while the next step is sampled", code="engine.failed")
-
-        return check
+        step, share, seconds = progress.ahead.wait()
+    prompts = run.prompts.take(progress.history.drawn(step))
+    groups = gather_share(prompts, share, clock)
+    progress.ahead.pending = PendingGroups(step, tuple(groups))
+    return {"ahead/seconds_sampling": seconds}
 
 
 def sample(request: StepRequest) -> list[Group]:

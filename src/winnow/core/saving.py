@@ -148,18 +148,14 @@ def _prepared(run: Run, progress: Progress, at: Boundary, keep: int = 0) -> Call
     progress.saving.wait()
     # The logs first: a checkpoint on the disk relies on the rows before it
     logs = ranks.from_writer(lambda: run.logbook.sync(at.step), doing="syncing the logs")
-    clock = {"clock": at.clock} if at.clock else {}
-    critic = {"critic": at.critic} if at.critic else {}
-    sizes = {"sizes": at.sizes} if at.sizes else {}
-    pending = {"pending": at.pending.state_dict()} if at.pending else {}
     state = {
         "optimizer": at.learner,
-        **critic,
+        **({"critic": at.critic} if at.critic else {}),
         "history": at.history.state_dict(),
         "verifiers": at.verifiers,
-        **clock,
-        **sizes,
-        **pending,
+        **({"clock": at.clock} if at.clock else {}),
+        **({"sizes": at.sizes} if at.sizes else {}),
+        **({"pending": at.pending.state_dict()} if at.pending else {}),
     }
     more = {**(run.critic.state() if run.critic else {}), **(at.pending.tensors() if at.pending else {})}
     tensors, shares = {**run.learner.state(), **more}, run.learner.shares(more)

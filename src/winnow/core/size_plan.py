@@ -89,7 +89,6 @@ class RunSizes:
     _updates: int = field(init=False, default=0)  # that it was measured on
     _expected: Row | None = field(init=False, default=None)  # by the last decision
     _decided: int = field(init=False, default=0)  # the step before which it was made
-    _resized: tuple[Setting, Members] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.setting = setting_of(self.config, "plan.use = 'auto'")
@@ -101,9 +100,7 @@ class RunSizes:
     @property
     def sized(self) -> Members:
         """The members with the sizes now."""
-        if self._resized is None or self._resized[0] != self.setting:
-            self._resized = self.setting, resized(self.members, self.setting)
-        return self._resized[1]
+        return resized(self.members, self.setting)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -148,7 +145,11 @@ class RunSizes:
             "jump": self._expected is None,
             "whole": step % self.config.plan.every == 0,
             "before": asdict(self.setting),
-            "spent": self._spent(),
+            "spent": {
+                "steps": len(self._steps),
+                "seconds": None if self.costs else _total(self._steps, WHOLE) - _total(self._steps, SAVING),
+                "tokens": _total(self._steps, "budget/tokens_generated"),
+            },
             "run": self._run,
             "evidence": {**evidence_of(self._steps), **left},
         }
@@ -202,14 +203,6 @@ class RunSizes:
         """Work and seconds of the window's steps, without the first one of the run, which warms up."""
         warm = [step for step in self._steps if step["step"] > 0]
         return measured_work(columns_of(warm), self.config.update.epochs) if warm and self.costs is None else []
-
-    def _spent(self) -> Row:
-        """The seconds and the tokens of the window."""
-        return {
-            "steps": len(self._steps),
-            "seconds": None if self.costs else _total(self._steps, WHOLE) - _total(self._steps, SAVING),
-            "tokens": _total(self._steps, "budget/tokens_generated"),
-        }
 
     def state_dict(self) -> Row:
         """The state of a checkpoint, for JSON."""

@@ -80,7 +80,8 @@ def setting_of(config: Config, where: str) -> Setting:
 def rule_of(config: Config) -> Rule:
     """The advantage of a supported configuration, with the defaults of options that are not set."""
     advantage = config.advantage
-    return Rule.of(advantage.use, {**resolve(ADVANTAGE, advantage.use).defaults, **advantage.options})  # type: ignore[arg-type]
+    options = {**resolve(ADVANTAGE, advantage.use).defaults, **advantage.options}
+    return Rule(advantage.use, **options)  # type: ignore[arg-type]
 
 
 def _option(selector: Member, name: str) -> int | float:
@@ -89,7 +90,7 @@ def _option(selector: Member, name: str) -> int | float:
 
 def _check_supported(config: Config, where: str) -> None:
     """Raise ConfigError for the first key whose value a plan does not support; see `setting_of`."""
-    rounds = config.rollout.dynamic_sampling_rounds
+    rounds, one = config.rollout.dynamic_sampling_rounds, config.select[0]
     for key, problem, supported, unsupported in (
         ("allocate", f"allocate.use = {config.allocate.label!r}", "for 'uniform'", config.allocate.use != "uniform"),
         ("rollout.dynamic_sampling_rounds", f"rollout.dynamic_sampling_rounds = {rounds}", "for 0", rounds > 0),
@@ -97,18 +98,8 @@ def _check_supported(config: Config, where: str) -> None:
         # The length of a rollout that was cut is not known, and neither is whether it is right
         ("cut", f"cut.use = {config.cut.label!r}", "for 'none'", config.cut.use != "none"),
         ("select", f"{len(config.select)} selectors", "for one", len(config.select) != 1),
-        (
-            "select",
-            f"select.use = {config.select[0].label!r}",
-            f"for {' or '.join(map(repr, SELECTORS))}",
-            config.select[0].use not in SELECTORS,
-        ),
-        (
-            "select.chunk",
-            "select.chunk is set",
-            "for selection among all rollouts of a prompt",
-            any(selector.chunk is not None for selector in config.select),
-        ),
+        ("select", f"select.use = {one.label!r}", f"for {' or '.join(map(repr, SELECTORS))}", one.use not in SELECTORS),
+        ("select.chunk", "select.chunk is set", "for selection among all rollouts of a prompt", one.chunk is not None),
         (
             "advantage",
             f"advantage.use = {config.advantage.label!r}",

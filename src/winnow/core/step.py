@@ -33,7 +33,7 @@ from winnow.core.select import fill_keep
 from winnow.core.tally import Clock, Tally
 from winnow.families import AdvantageTraits
 from winnow.options import Bound
-from winnow.records import FloatArray, Group, Metrics, StepReport
+from winnow.records import Group, Metrics, StepReport
 
 
 def train_step(run: Run, progress: Progress, step: int) -> StepReport:
@@ -47,13 +47,14 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
     planned = progress.history.snapshot()  # this step's plan, which the next one may replace before the update
     prompts = run.prompts.take(planned.drawn(step))  # [G] the sampler ran before the step
     counts = planned.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
-    request = StepRequest(run, step, prompts, counts, planned, progress.phases, clock)
+    request = StepRequest(run, step, prompts, counts, planned, progress.phases.rollout_counter, clock)
     groups = take(request, progress.ahead)  # per group: rollouts [N], outcomes [N]
     run.verifiers.check_step(groups)  # raises if too many verdicts failed
 
     with clock("select"):
         # Before the update: the norms are those of gradients under the weights that the step starts with
-        progress.history.observe(groups, gradient_norms(run, groups))  # input of the next plan
+        norms = prompt_gradient_norms(run, groups) if run.members.source == "history" else None
+        progress.history.observe(groups, norms)  # input of the next plan
         begin(run, progress, step + 1)  # with rollout.ahead = 1: these weights sample the next step from here on
         groups = [fill_keep(run.members, group, step) for group in groups]  # [N] bool
 
@@ -126,14 +127,6 @@ def train_step(run: Run, progress: Progress, step: int) -> StepReport:
         report = run.logbook.finish(step, metrics)
         progress.written = step
     return report
-
-
-def gradient_norms(run: Run, groups: Sequence[Group]) -> FloatArray | None:
-    """[G] gradient norms for an allocator that uses training results; None for any other, which needs none."""
-    if run.members.source != "history":
-        return None
-    of, tokens = run.members.gradient_norm, run.config.update.max_trained_tokens
-    return prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)
 
 
 def fill_advantages(advantage: Bound[AdvantageTraits], groups: Sequence[Group]) -> list[Group]:

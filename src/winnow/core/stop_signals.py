@@ -26,7 +26,7 @@ class Stop:
     def __init__(self, *, now: bool) -> None:
         self.requested = False
         self._now = now
-        self._may: Callable[[], bool] = _never
+        self._may: Callable[[], bool] | None = None
 
     @contextmanager
     def may_leave(self, may: Callable[[], bool]) -> Iterator[None]:
@@ -38,12 +38,12 @@ class Stop:
             self._may = may
             yield
         finally:
-            self._may = _never
+            self._may = None
 
     def request(self) -> None:
         """Request the end. A signal handler calls it, in the main thread between two instructions."""
         self.requested = True
-        if self._now and self._may():
+        if self._now and self._may is not None and self._may():
             raise StoppedBySignal
 
 
@@ -89,7 +89,3 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _never() -> bool:
-    return False

@@ -154,20 +154,16 @@ class Tally:
     def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
         """Add one micro-batch of the current update."""
         self.idle += not mb.trained_tokens
-        difference, advantages, by = None, None, None
         counts = [sequence.rollout.length for sequence in mb.sequences]
-        if all(r.skipped for r in self.results):  # before the first update: parity needs the weights that sampled
-            difference = gap(out, mb)
-            advantages = mb.of_trained(mb.advantages)
-            by = np.repeat([sequence.rollout.rank for sequence in mb.sequences], counts) if mb.sequences else None
+        first = all(r.skipped for r in self.results)  # before any update: parity needs the weights that sampled
         self.unread.append(
             Unread(
                 value.total.detach(),
                 {name: numbers.detach() for name, numbers in value.diagnostics.items()},
                 np.repeat(np.arange(len(counts)), counts),
-                difference,
-                advantages,
-                by,
+                gap(out, mb) if first else None,
+                mb.of_trained(mb.advantages) if first else None,
+                np.repeat([s.rollout.rank for s in mb.sequences], counts) if first and counts else None,
                 value.importance,
                 value.acted,
             )

@@ -151,7 +151,6 @@ class AdamW(Summed):
 
     @torch.no_grad()
     def products(self, beta: float) -> tuple[float, float] | None:
-        """See `Summed`."""
         pairs = [
             (weight.grad, state["exp_avg"], state["step"])
             for weight in self._weights.values()
@@ -248,13 +247,11 @@ class MasterAdamW(AdamW):
         super().__init__(parameters, make, {name: nn.Parameter(masters[name]) for name in parameters}, rounded)
 
     def step(self, learning_rate: float, update: int) -> None:
-        """See `AdamW`."""
         super().step(learning_rate, update)
         self._round()
 
     @torch.no_grad()
     def load_state(self, state: State) -> None:
-        """See `AdamW`."""
         for name, moments in state.items():
             self._weights[name].copy_(moments[MASTER])
         super().load_state(state)
@@ -329,13 +326,11 @@ class RoundedAdamW(Summed):
         self._moved = {name: torch.zeros_like(start, dtype=torch.float32) for name, start in self._start.items()}
 
     def step(self, learning_rate: float, update: int) -> None:
-        """See `AdamW`."""
         for name, parameter in self._parameters.items():
             if self._sums[name].grad is not None:
                 self._step(name, parameter, learning_rate, update)
 
     def reset(self) -> None:
-        """See `AdamW`."""
         self._state.clear()
 
     def moves(self) -> list[Move]:
@@ -347,14 +342,12 @@ class RoundedAdamW(Summed):
         ]
 
     def state(self) -> State:
-        """See `AdamW`."""
         state = {name: to_tensors(moments) for name, moments in self._state.items()}
         for name, start in self._start.items():
             state.setdefault(name, {}).update({START: start, MOVED: self._moved[name]})
         return state
 
     def load_state(self, state: State) -> None:
-        """See `AdamW`."""
         devices = {name: parameter.device for name, parameter in self._parameters.items()}
         self._state = {
             name: from_tensors(moments, devices[name]) for name, of in state.items() if (moments := _moments_of(of))

@@ -164,13 +164,11 @@ class AsMatrix:
 
     @torch.no_grad()
     def add(self, chunk: Chunk, gradients: Tensor) -> None:
-        """See `InPairs`."""
         if self._total is None:
             self._total = gradients.new_zeros(self._shape)
         self._total.addmm_(gradients.T, chunk.hidden.to(gradients))
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """See `InPairs`."""
         assert self._total is not None
         rows = self._total[self._tokens]
         return self._total.square_().sum(dim=-1).sum(dtype=torch.float64), rows

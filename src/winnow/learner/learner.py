@@ -88,7 +88,6 @@ class Learner(Trained[Policy]):
     def shard(
         self, saved: SavedWeights | None, make_optimizer: Callable[[Policy], Optimizer], *, masters: bool
     ) -> None:
-        """See `Trained`."""
         self._shapes = shapes_of(self.model.model)
         if self.reference is not None:
             self.reference.shard()
@@ -124,7 +123,6 @@ class Learner(Trained[Policy]):
         return self.model.weights()
 
     def gradient_norms(self, sequences: Sequence[AnySequence], *, of: Matrix) -> FloatArray:
-        """See `Policy`."""
         return self.model.gradient_norms(sequences, of=of)
 
     def reset(self, what: Literal["none", "optimizer", "reference", "both"]) -> None:

@@ -117,7 +117,6 @@ class Optimizer:
         return self._adamw.gradients()
 
     def sums(self) -> list[tuple[HasGradient, Tensor]]:
-        """Pairs of the object whose `grad` holds a parameter's gradient, and the parameter."""
         return self._adamw.sums()
 
     def step(self) -> UpdateResult:
@@ -291,7 +290,6 @@ class Trained(Generic[Model]):
         return self._optimizer.not_finite
 
     def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
-        """See `SequenceModel`."""
         return self.model.micro_batches(batch.sequences)
 
     def sums(self) -> list[tuple[HasGradient, Tensor]]:
@@ -314,11 +312,9 @@ class Trained(Generic[Model]):
         return self._optimizer.step()
 
     def skip(self) -> UpdateResult:
-        """The update of an empty batch: only the schedule advances."""
         return self._optimizer.skip()
 
     def counts(self) -> dict[str, Any]:
-        """State that a resume needs besides tensors, for JSON."""
         return self._optimizer.counts()
 
     def move_metrics(self, prefix: str) -> dict[str, float]:

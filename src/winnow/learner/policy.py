@@ -79,7 +79,6 @@ class Policy(SequenceModel):
         return value_head(self.module) if self._trains_head else {}
 
     def shard(self, saved: SavedWeights | None, *, masters: bool) -> None:
-        """See `SequenceModel`."""
         self._computes_in = next(iter(trained_parameters(self.model).values())).dtype
         super().shard(saved, masters=masters)
 

@@ -52,7 +52,6 @@ class SequenceModel(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """dtype of per-token results: float64 for a float64 model, else float32."""
         return self.module.dtype
 
     @property

@@ -6,8 +6,8 @@ A head on the policy's trained backbone is part of the policy (policy.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,6 @@ class ValueModel(SequenceModel):
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """See `SequenceModel`."""
         backbone = value_adapter(self.model) if self.on_policy else trained_parameters(self.model)
         return {**backbone, **value_head(self.module)}
 
@@ -67,16 +66,11 @@ class ValueModel(SequenceModel):
             values: Tensor = self.module(lambda backbone, head: self.module.values(self.hidden_states(backbone, mb)))
         return values
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> AbstractContextManager[None]:
         """A context in which the adapter on the policy's base is active; no change for another model. Backward needs it
         too, because it may recompute layers.
         """
-        if not self.on_policy:
-            yield
-            return
-        with adapter_on(self.model, VALUES):
-            yield
+        return adapter_on(self.model, VALUES) if self.on_policy else nullcontext()
 
 
 class Critic(Trained[ValueModel]):
@@ -90,11 +84,9 @@ class Critic(Trained[ValueModel]):
         return values
 
     def forward(self, mb: MicroBatch) -> Tensor:
-        """Values [T] before each completion token is sampled."""
         return self.model.forward(mb)
 
     def backward(self, scalar: Tensor) -> None:
-        """See `Trained`."""
         with self.model.active():
             super().backward(scalar)
 

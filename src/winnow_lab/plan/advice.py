@@ -83,7 +83,7 @@ def drawn(evidence: LogWindow, draws: int, seed: int) -> Iterator[StepStatistics
 
 def compare(found: Table, current: Setting, among: Sequence[Setting]) -> ComparedSetting:
     """The setting with the most progress per second among some, against the current one."""
-    places = [found.place(setting) for setting in among]
+    places = [found.settings.index(setting) for setting in among]
     best = max(places, key=lambda place: (found.predicted[place].rate, -found.settings[place].sampled))
     winners = np.array(places)[found.rate[:, places].argmax(axis=1)] if len(found.rate) else np.array([best])
     return against(found, current, best, float((winners == best).mean()))
@@ -91,7 +91,7 @@ def compare(found: Table, current: Setting, among: Sequence[Setting]) -> Compare
 
 def against(found: Table, current: Setting, place: int, chosen: float = math.nan) -> ComparedSetting:
     """One setting against the current one."""
-    now, one = found.place(current), found.predicted[place]
+    now, one = found.settings.index(current), found.predicted[place]
     own = found.predicted[now]
     with np.errstate(divide="ignore", invalid="ignore"):
         steps, rates = (of[:, place] / of[:, now] for of in (found.progress, found.rate))
@@ -140,7 +140,7 @@ def expected(found: Table, place: int, *, groups: float) -> ExpectedStep:
 
 def saving(found: Table, current: Setting, place: int, steps: int) -> SameProgress:
     """For the progress of so many steps of the current setting."""
-    now = found.place(current)
+    now = found.settings.index(current)
     own, other = found.predicted[now], found.predicted[place]
     with np.errstate(divide="ignore", invalid="ignore"):
         factor, factors = own.progress / max(other.progress, 1e-300), found.progress[:, now] / found.progress[:, place]

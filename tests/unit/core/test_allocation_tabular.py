@@ -102,7 +102,7 @@ def walk(run, progress, steps):
         prompts = run.prompts.take(progress.history.drawn(step))
         counts = progress.history.plan(prompts, step)
         groups = run.engine.generate(prompts, counts, None, seed=(run.seed, "rollout", step))
-        norms = prompt_gradient_norms(run.learner, groups, of="embedding") if run.members.source == "history" else None
+        norms = prompt_gradient_norms(run, groups) if run.members.source == "history" else None
         progress.history.observe(groups, norms)
         found.append({prompt.id: int(n) for prompt, n in zip(prompts, counts, strict=True)})
     return found

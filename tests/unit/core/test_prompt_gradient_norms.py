@@ -28,7 +28,15 @@ def verified(prompt: str, verdicts: Sequence[bool | None]) -> Group:
     return Group(prompt=of, rollouts=rollouts, outcomes=tuple(outcomes))
 
 
-def learner(requested: list[tuple[str, int]]) -> SimpleNamespace:
+def run_of(gradient_norms=None, *, of: str = "embedding", most: int | None = None) -> SimpleNamespace:
+    return SimpleNamespace(
+        learner=SimpleNamespace(gradient_norms=gradient_norms),
+        members=SimpleNamespace(gradient_norm=of),
+        config=SimpleNamespace(update=SimpleNamespace(max_trained_tokens=most)),
+    )
+
+
+def run(requested: list[tuple[str, int]]) -> SimpleNamespace:
     """A rollout's norm is ten to the power of its index."""
 
     def gradient_norms(sequences, *, of):
@@ -36,7 +44,7 @@ def learner(requested: list[tuple[str, int]]) -> SimpleNamespace:
         requested.extend((s.prompt.id, s.rollout.index) for s in sequences)
         return np.array([10.0**s.rollout.index for s in sequences])
 
-    return SimpleNamespace(gradient_norms=gradient_norms)
+    return run_of(gradient_norms)
 
 
 def test_a_prompts_norm_is_the_mean_over_its_correct_rollouts() -> None:
@@ -48,7 +56,7 @@ def test_a_prompts_norm_is_the_mean_over_its_correct_rollouts() -> None:
         verified("one", [None, True]),
     ]
     requested: list[tuple[str, int]] = []
-    norms = prompt_gradient_norms(learner(requested), groups, of="embedding")
+    norms = prompt_gradient_norms(run(requested), groups)
     np.testing.assert_array_equal(norms, [(1 + 100) / 2, 0, math.nan, math.nan, 10])
     assert requested == [("two", 0), ("two", 2), ("one", 1)]
 
@@ -63,17 +71,15 @@ def test_the_norm_is_over_the_tokens_that_would_be_trained() -> None:
 
     groups = [dataclasses.replace(group, rollouts=(group.rollouts[0], long))]
     for most in (None, 3):
-        prompt_gradient_norms(
-            SimpleNamespace(gradient_norms=gradient_norms), groups, of="embedding", max_trained_tokens=most
-        )
+        prompt_gradient_norms(run_of(gradient_norms, most=most), groups)
     assert lengths == [1, 5, 1, 3]
 
 
 @pytest.mark.parametrize("groups", [[], [verified("p", [False])]])
 def test_without_a_correct_rollout_the_norm_is_0(groups: list[Group]) -> None:
-    norms = prompt_gradient_norms(learner([]), groups, of="embedding")
+    norms = prompt_gradient_norms(run([]), groups)
     np.testing.assert_array_equal(norms, np.zeros(len(groups)))
 
 
 def test_norms_that_are_not_configured_are_not_computed() -> None:
-    assert prompt_gradient_norms(SimpleNamespace(), [verified("p", [True])], of="none") is None
+    assert prompt_gradient_norms(run_of(of="none"), [verified("p", [True])]) is None

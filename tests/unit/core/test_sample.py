@@ -16,7 +16,7 @@ from logged_groups import read_rollouts
 from refusals import refused
 from winnow.config_file import validate
 from winnow.core.progress import Ahead
-from winnow.core.sample import StepRequest, Unwatched, take
+from winnow.core.sample import StepRequest, take
 from winnow.core.saving import Boundary, reached
 from winnow.engines.freshness import sampling_version
 from winnow.errors import ConfigError, EngineError, RunFolderError, VerifierError
@@ -51,8 +51,7 @@ def request_of(step, *, ahead, totals):
         members=SimpleNamespace(cut=SimpleNamespace(traits=SimpleNamespace(cuts=False))),
     )
     history = History([prompt.id for prompt in PROMPTS])
-    phases = SimpleNamespace(rollout_counter=totals.append)
-    return StepRequest(run, step, PROMPTS, np.array([2, 0, 3]), history, phases, nullcontext)
+    return StepRequest(run, step, PROMPTS, np.array([2, 0, 3]), history, totals.append, nullcontext)
 
 
 @pytest.mark.parametrize(("ahead", "version"), [(0, 4), (1, 3)])
@@ -193,10 +192,9 @@ def test_stop_ends_a_thread_at_its_next_rollout():
     ended = threading.Event()
 
     def sample():
-        check = Unwatched(stopped=ahead.stopped).rollout_counter(9)
         try:
             while True:
-                check(rollout)
+                ahead.check(rollout)
                 time.sleep(0.001)
         finally:
             ended.set()

@@ -11,7 +11,7 @@ import winnow
 from refusals import refused
 from winnow.algos.advantage import per_group
 from winnow.config_file import validate
-from winnow.core.step import gradient_norms
+from winnow.core.plan import prompt_gradient_norms
 from winnow.errors import ConfigError
 from winnow.training.resolve import resolve_members
 
@@ -82,7 +82,7 @@ def test_norms_are_measured_for_an_allocator_that_reads_them():
         resolved(**VIP | norms)
     members = resolved(**VIP)
     run = SimpleNamespace(members=members, config=members.config, learner=None)  # a measurement would need a learner
-    assert gradient_norms(run, []) is None
+    assert prompt_gradient_norms(run, []) is None
 
 
 def test_an_assumption_about_a_key_that_does_not_exist_is_refused():
