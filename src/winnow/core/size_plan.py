@@ -89,6 +89,7 @@ class RunSizes:
     _updates: int = field(init=False, default=0)  # that it was measured on
     _expected: Row | None = field(init=False, default=None)  # by the last decision
     _decided: int = field(init=False, default=0)  # the step before which it was made
+    _resized: tuple[Setting, Members] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.setting = setting_of(self.config, "plan.use = 'auto'")
@@ -100,7 +101,9 @@ class RunSizes:
     @property
     def sized(self) -> Members:
         """The members with the sizes now."""
-        return resized(self.members, self.setting)
+        if self._resized is None or self._resized[0] != self.setting:
+            self._resized = self.setting, resized(self.members, self.setting)
+        return self._resized[1]
 
     @property
     def metrics(self) -> dict[str, float]:
