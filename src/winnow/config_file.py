@@ -36,6 +36,7 @@ EXPECTED = {
 _UNION_ARM = re.compile(r"str|bool|callable|int|float|(literal|tuple|function)\W.*")
 
 BYTE_ORDER_MARK = "\ufeff"  # editors of Windows write it at the start of a file, and TOML does not have it
+NAMING = (*SHORTHANDS, "rollout.engine", "evaluate.tasks")  # keys at which a bare text, or one in a list, is a member
 
 
 def load(
@@ -215,7 +216,7 @@ def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> 
             raise _no_table(key, table, inner)
         data[table] = inner
         data = inner
-    data[last] = placed(value, folder, last)
+    data[last] = placed(value, folder, key)
 
 
 def remove(data: dict[str, Any], key: str) -> None:
@@ -257,19 +258,19 @@ def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") ->
             put(data, key, value)
 
 
-def placed(value: Any, folder: str | Path, name: str = "") -> Any:
-    """The value of the key `name` with absolute paths. A member "file.py:function" and a template's file are relative
-    to `folder`.
+def placed(value: Any, folder: str | Path, key: str = "") -> Any:
+    """The value of a dotted key with absolute paths. A member "file.py:function" and a template's file are relative to
+    `folder`. A member's options are whatever its function makes of them.
     """
     if isinstance(value, Mapping):
-        return {key: placed(inner, folder, key) for key, inner in value.items()}
+        return {name: placed(inner, folder, f"{key}.{name}" if key else name) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [placed(inner, folder, name) for inner in value]
+        return [placed(inner, folder, key) for inner in value]
     if not isinstance(value, str):
         return value
     path = os.path.abspath(os.path.join(folder, os.path.expanduser(value)))
-    is_member = ".py:" in value and name in ("use", *SHORTHANDS, "engine")
-    is_file = name == "template" and ("." in value or os.sep in value or os.path.isfile(path))
+    is_member = ".py:" in value and (key in NAMING or key.endswith(".use"))
+    is_file = key == "prompt.template" and ("." in value or os.sep in value or os.path.isfile(path))
     return path if is_member or is_file else value
 
 
@@ -310,7 +311,7 @@ def _explain(
 
 def _place(path: Sequence[str], section: Sequence[str], source: str, text: str, sets: Sequence[str]) -> str:
     """The override that set a key, the line of the key or of its table in TOML text, or the source alone."""
-    line = _line_of(text, path) or _line_of(text, section)
+    line = next(filter(None, (_line_of(text, keys) for keys in (path, section) if keys)), None)
     other = f"{source}, line {line}" if line else _set_below(path, sets) or source
     return _set_of(".".join(path), sets) or other
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from winnow.config import FORM, Config, Member, RewardSection, dump, form_of, sections_in
-from winnow.other_names import as_toml
+from winnow.other_names import as_key, as_toml
 
 _WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -103,6 +103,6 @@ def _type(annotation: Any, bounds: Iterable[Any] = ()) -> str:
 def _lines(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in data.items():
         if isinstance(value, Mapping):
-            yield from _lines(value, f"{prefix}{key}.")
+            yield from _lines(value, f"{prefix}{as_key(key)}.")
         elif value is not None:
-            yield f"{prefix}{key} = {as_toml(value)}"
+            yield f"{prefix}{as_key(key)} = {as_toml(value)}"

@@ -336,7 +336,7 @@ ENVIRONMENT = Family(
     _modules_of("winnow.environments", "calculator", "guess_number", "verifiers"),
     EnvironmentTraits,
     contract="winnow.environments.contract:check_environment",
-    of_class="winnow.environments.tool_class:tool_environment",
+    of_class="winnow.environments.tool_class:of_class",
 )
 OF_BUDGET = ("winnow.algos.budget_members",)
 SAMPLER = Family("sampler", ("table", "state", "rng", "count"), "sample", OF_BUDGET, SamplerTraits)

@@ -365,11 +365,16 @@ def as_settings(settings: Mapping[str, Value]) -> str:
     return ", ".join(f"{key} = {as_toml(value)}" for key, value in settings.items())
 
 
+def as_key(name: object) -> str:
+    """One part of a key as TOML, in quotes unless it may be bare."""
+    text = str(name)
+    return text if text.isascii() and text.isidentifier() else json.dumps(text, ensure_ascii=False)
+
+
 def as_toml(value: Value) -> str:
     """A value as TOML."""
     if isinstance(value, Mapping):
-        names = {key: key if key.isascii() and key.isidentifier() else json.dumps(key) for key in value}
-        inside = ", ".join(f"{names[key]} = {as_toml(v)}" for key, v in value.items() if v is not None)
+        inside = ", ".join(f"{as_key(key)} = {as_toml(v)}" for key, v in value.items() if v is not None)
         return f"{{{inside}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_toml, value))}]"

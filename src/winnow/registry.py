@@ -287,10 +287,11 @@ def _as_function(use: str) -> str:
 
 def _entry_of(family: Family[T], function: Callable[..., Any], *, home: Mapping[str, Any] | None = None) -> Entry[T]:
     """The entry under which a function is registered, else one with the family's default traits."""
+    member = family.member_of(function)
     for known in _ENTRIES[family.name].values():
-        if known.function is function:
+        if known.function is member:
             return known
-    name, member = getattr(function, "__name__", type(function).__name__), family.member_of(function)
+    name = getattr(function, "__name__", type(function).__name__)
     entry = Entry(family, name, member, family.traits_of(member), home=home or {})
     _check_function(entry)
     return entry

@@ -159,6 +159,13 @@ def test_every_mistake_is_reported_at_once(tmp_path):
     assert len(str(caught.value).splitlines()) == 2
 
 
+def test_an_error_about_a_key_that_the_file_lacks_names_no_line(tmp_path):
+    path = write(tmp_path, "seed = 3\n[rollout]\nahead = 1\n")
+    with refused(ConfigError, key="correction", code="config.combination") as caught:
+        resolve_file(path)
+    assert str(caught.value).startswith(f"{path}: rollout.ahead = 1: ")
+
+
 def test_broken_toml_names_the_place(tmp_path):
     with refused(ConfigError, "run.toml", "line 1", code="config.unreadable"):
         load(write(tmp_path, "steps = = 3\n"))
@@ -385,7 +392,10 @@ def test_files_in_lists_and_templates_of_an_override_do_too(tmp_path, monkeypatc
     (tmp_path / "mine.txt").write_text("{question}")
     (tmp_path / "run.toml").write_text("")
     sets = ['select=["all", {use = "a.py:f", text = "b.py:g"}]', "prompt.template=mine.txt", "rollout.engine=c.py:h"]
+    sets += ['evaluate.tasks=["d.py:t"]', 'reward={use = "e.py:r", template = "Is it right? Say 1."}']
     config = load(tmp_path / "run.toml", sets)
+    assert [task.use for task in config.evaluate.tasks] == [f"{tmp_path}/d.py:t"]
+    assert config.reward.options == {"template": "Is it right? Say 1."}
     assert [member.use for member in config.select] == ["all", f"{tmp_path}/a.py:f"]
     assert config.select[1].options == {"text": "b.py:g"}  # an option is whatever its function makes of it
     assert (config.prompt.template, config.rollout.engine.use) == (f"{tmp_path}/mine.txt", f"{tmp_path}/c.py:h")

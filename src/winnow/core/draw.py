@@ -147,10 +147,13 @@ def _check_state(state: object) -> None:
     )
     if not isinstance(state, Mapping):
         raise requested.refuse(f"a {type(state).__name__}")
+    arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+    for name, array in arrays.items():
+        if array.ndim != 1 or array.dtype.kind not in "iuf":  # a checkpoint would restore another one
+            raise requested.refuse(f"{name!r} as {array.dtype} of shape {array.shape}")
     try:
-        starts = {name: value[:1] if isinstance(value, np.ndarray) else value for name, value in state.items()}
-        json.dumps(packed_values(starts), allow_nan=False)
-    except (TypeError, ValueError, IndexError) as error:
+        json.dumps(packed_values({**state, **{name: array[:1] for name, array in arrays.items()}}), allow_nan=False)
+    except (TypeError, ValueError) as error:
         raise requested.refuse(f"a value that is no JSON ({error})") from error
 
 

@@ -105,6 +105,12 @@ def tool_environment(
     return play
 
 
+@functools.cache  # the registry finds a registered class by its member
+def of_class(given: type) -> Callable[..., Game]:
+    """The environment of a single class."""
+    return tool_environment(given)
+
+
 def tool_names(of: type) -> list[str]:
     """The names of a class's tools, in the order of the alphabet."""
     methods = inspect.getmembers(of, predicate=inspect.isfunction)

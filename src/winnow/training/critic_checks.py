@@ -27,7 +27,7 @@ def check_values(members: Members) -> None:
             remedy="add the term kl instead, or choose advantage = 'gae'",
             key="advantage.kl_reward",
         )
-    options = members.advantage.options
+    options = members.advantage.options if members.advantage.entry.package == "winnow" else {}
     if options.get("lam") not in (None, "length") and members.config.advantage.options.get("alpha") is not None:
         raise no_effect(
             f"advantage.alpha = {options['alpha']} has an effect under lam = 'length' alone, and advantage.lam = "

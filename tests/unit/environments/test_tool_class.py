@@ -286,6 +286,7 @@ def test_a_registered_class_is_a_member_with_its_traits(monkeypatch):
     winnow.register("environment", "speaker", correct_at=3.0)(Speaker)
     entry = resolve("environment", "speaker")
     assert (entry.traits.correct_at, entry.traits.tools) == (3.0, ("say",))
+    assert resolve("environment", Speaker) is entry
     assert play("speaker", call("say", text="a", times=1), "!", at=prompt(opening=None))[1].correct is False
 
 

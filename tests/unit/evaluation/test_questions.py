@@ -127,7 +127,7 @@ def test_the_resolved_configuration_is_toml_that_means_the_same():
         {
             "model": {"path": 'a "quoted" \\ path ±', "lora": lora},
             "reward": {"parts": [{"use": "r1_zero"}, {"use": "format", "weight": 0.5}]},
-            "task": {"use": "arithmetic", "levels": [2, 3]},
+            "task": {"use": "arithmetic", "levels": [2, 3], "points": {"1/2": 0.5, "a.b": {"größe 😀": 1}}},
             "select": ["all", {"use": "random", "keep_per_prompt": 0.5}],
             "evaluate": {"tasks": ["gsm8k", {"use": "math500", "path": "x"}]},
         }

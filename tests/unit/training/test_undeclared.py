@@ -52,6 +52,15 @@ def above_values(groups):
     return [group.rewards - [values.mean() for values in group.values] for group in groups]
 
 
+def scaled(groups, *, lam: float = 0.5, alpha: float = 0.1):
+    return [lam * alpha * group.rewards for group in groups]
+
+
+def test_an_advantage_of_one_s_own_has_none_of_the_options_of_gae():
+    members = resolved(advantage={"use": scaled, "alpha": 0.2})
+    assert members.advantage.options == {"lam": 0.5, "alpha": 0.2}
+
+
 @pytest.mark.parametrize(
     ("config", "needs"),
     [
