@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -288,7 +289,8 @@ def describe(result: Audit) -> Iterator[str]:
 
 def _about_answers(result: Audit) -> Iterator[str]:
     total = sum(result.problems.values())
-    share = len({finding.problem for finding in result.golds}) / total  # a problem may have several golds
+    # A problem may have several golds, whose findings follow each other, and splits may have the same ids
+    share = sum(1 for _ in groupby(result.golds, key=lambda finding: finding.problem)) / total
     yield f"gold answers that the reward rejects: {len(result.golds)} ({format_percent(share)})"
     yield from _listed(result.golds)
     if result.remedy:

@@ -149,7 +149,7 @@ def keys_of(config: Mapping[str, Any], inputs: Any = None) -> dict[str, Any]:
     Keys of a list's first entry have no index: "select.keep_per_prompt". With the `inputs` of a run's manifest, a value
     that names files is a `NamedFiles`: a relative and an absolute path, or the paths of two machines, are then equal.
     """
-    constant = at(config, "optimizer", "schedule") in (None, "constant")
+    constant = all(at(config, *of, "optimizer", "schedule") in (None, "constant") for of in ((), ("critic",)))
     ignored = (*NO_NUMBER, *(HOW_FAR if constant else ()))
     pairs = (
         (".".join(str(name) for name in path if name != 0), _by_contents(value, at(inputs, key_of(path))))

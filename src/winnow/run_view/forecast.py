@@ -61,7 +61,8 @@ class RunForecast:
         twice = self.found.at(2 * self.done)
         return (
             f"the run is past {REACHED:.0%} of its plateau: consider stopping. Twice the steps are expected to end at "
-            f"{format_percent(twice.middle)} ({format_percent(twice.low)} to {format_percent(min(1.0, twice.high))})"
+            f"{format_percent(max(0.0, twice.middle))} ({format_percent(max(0.0, twice.low))} to "
+            f"{format_percent(min(1.0, twice.high))})"
         )
 
     def lines(self) -> list[str]:

@@ -68,6 +68,8 @@ def costs_notes(costs: StepCosts, groups: Sequence[SeedGroup]) -> Iterator[str]:
             f"{', '.join(named)}: seconds are extrapolated, as more rollouts are sampled or trained than at the last "
             f"point of these costs"
         )
+    if ahead := [group.label for group in groups if any(at(run.config, "rollout", "ahead") for run in group.runs)]:
+        yield f"{', '.join(ahead)}: seconds of sampling and updates are added up, and rollout.ahead = 1 overlaps them"
     omitted = [(group.label, what) for group in groups for run in group.runs for what in omitted_work(run.config)]
     for what in dict.fromkeys(what for _, what in omitted):
         lacking = dict.fromkeys(label for label, of in omitted if of == what)

@@ -48,7 +48,7 @@ class SeedTime:
     evaluations: float  # number of evaluations after the first until then, with a fraction; NaN unless reached
     at_last: bool  # no later evaluation confirms the crossing
     x: Mapping[str, float]  # axis -> time; for "never" the last evaluation, for "at the first" the first one above it
-    beyond: Mapping[str, float] = field(default_factory=dict)  # of "never": the last place that longer runs keep below
+    beyond: Mapping[str, float] = field(default_factory=dict)  # of "never" and `at_last`: what longer runs keep below
 
     @property
     def reached(self) -> bool:
@@ -62,18 +62,19 @@ def seed_time(curve: Curve, measure: str, level: float) -> SeedTime:
     values = curve.y[measure][measured]
     y = smoothed(values)
     above = np.flatnonzero(y >= level - ROUNDING)
+    # A further evaluation would enter the last mean, and no earlier one
+    kept = {axis: float(of[max(0, len(of) - 2)]) for axis, of in x.items()}
     if not len(above) or above[0] == 0:
         # The first mean contains the second evaluation: the level may lie between the two
         place, ending = (int(values[0] < level - ROUNDING), "at the first") if len(above) else (-1, "never")
         at = {axis: float(of[place]) for axis, of in x.items()}
-        # A further evaluation would enter the last mean, and no earlier one
-        kept = {axis: float(of[max(0, len(of) - 2)]) for axis, of in x.items()} if ending == "never" else {}
-        return SeedTime(curve.seed, ending, float("nan"), False, at, kept)  # type: ignore[arg-type]
+        return SeedTime(curve.seed, ending, math.nan, False, at, {} if len(above) else kept)  # type: ignore[arg-type]
     after = int(above[0])
     before = float(y[:after].max())  # the running maximum
     part = min(1.0, (level - before) / (float(y[after]) - before))
     at = {axis: float(v[after - 1] + part * (v[after] - v[after - 1])) for axis, v in x.items()}
-    return SeedTime(curve.seed, "reached", after - 1 + part, after == len(y) - 1, at)
+    at_last = after == len(y) - 1
+    return SeedTime(curve.seed, "reached", after - 1 + part, at_last, at, kept if at_last else {})
 
 
 def smoothed(y: FloatArray) -> FloatArray:
@@ -210,11 +211,12 @@ def _bounds(
     baseline: Sequence[SeedTime], group: Sequence[SeedTime], one: FloatArray, two: FloatArray
 ) -> tuple[float, float]:
     """(at least, at most). The time of a seed that never reached the level is longer than its training; the time of a
-    seed that was above it at its first evaluation is shorter than until then.
+    seed that was above it at its first evaluation is shorter than until then. A longer run could undo a crossing at the
+    last evaluation, which counts as never.
     """
     if (one <= 0).any() or (two <= 0).any():
         return math.nan, math.nan
-    of_baseline, of_group = ({seed.ending for seed in seeds} for seeds in (baseline, group))
+    of_baseline, of_group = ({"never" if s.at_last else s.ending for s in seeds} for seeds in (baseline, group))
     above = "never" in of_baseline or "at the first" in of_group
     below = "never" in of_group or "at the first" in of_baseline
     ratio = _mean(one) / _mean(two)

@@ -215,7 +215,7 @@ def _add(result: Replay, step: SampledStep, counts: Sequence[int], select: Selec
     for one, count in zip(step.groups, counts, strict=True):
         rewards, valid = one.group.rewards, one.group.valid
         keep = np.zeros(len(rewards), dtype=np.bool_)
-        available = np.flatnonzero(valid)[: max(0, count)]
+        available = np.flatnonzero(valid[: max(0, count)])
         if len(available):
             keep[available] = select(one.group.take(available), rng)
         result.groups += 1

@@ -56,6 +56,16 @@ def test_a_run_past_its_plateau_is_advised_to_stop_and_a_young_one_is_not():
     assert len(forecast_of(rows_of(200)).lines()) == 2
 
 
+def test_no_accuracy_below_0_is_expected():
+    rows = rows_of(1000)
+    for row in rows:
+        if "eval/accuracy_sampled" in row:
+            row["eval/accuracy_sampled"] = 0.03 * row["step"] ** 2 / (row["step"] ** 2 + 60**2)
+    found = forecast_of(rows)
+    assert found.found.at(2000).low < 0
+    assert "(0.0% to " in found.advice()
+
+
 @pytest.mark.parametrize("curve", [lambda step: 0.6 - 0.002 * step, lambda step: 0.3, lambda step: 1.0])
 def test_a_curve_that_does_not_rise_has_no_plateau_and_no_advice(curve):
     rows = rows_of(200)

@@ -229,6 +229,14 @@ def test_the_audit_lists_what_it_finds() -> None:
     assert_golden("audit", "\n".join(describe(result)))
 
 
+def test_problems_of_two_splits_may_have_one_id() -> None:
+    def numbered(split: str) -> list[Problem]:
+        return [problem(str(i), f"{split} {i}?", "forty-two") for i in range(2)]
+
+    lines = describe(audit_task(numbered, GSM8K, inline(), splits=["train", "test"]))
+    assert next(line for line in lines if "rejects" in line).endswith(": 4 (100.0%)")
+
+
 def test_a_task_without_any_split_is_refused_with_the_reason() -> None:
     with refused(ConfigError, "there is no validation split", key="task", code="data.missing"):
         audit_task(load, GSM8K, inline(), splits=["validation"])

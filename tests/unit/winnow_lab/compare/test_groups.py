@@ -15,6 +15,7 @@ from synthetic_run import RIGHT, WRONG
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.commands import app
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.run_view.configuration import keys_of
 from winnow_lab.compare.comparison import compare_inputs
 
 # Means of three: ... 0.5 0.5667 0.6, so that 0.57, 95% of the plateau, is reached after 5.1 evaluations.
@@ -84,6 +85,12 @@ def test_the_end_of_a_falling_learning_rate_makes_another_configuration(runs):
     for steps in (4, 8):
         write_run(runs / f"cosine-{steps}", CURVE, steps=steps, optimizer={"schedule": "cosine"})
     assert list(groups(compare(runs / "cosine-4", runs / "cosine-8"))) == ["steps = 4", "steps = 8"]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_the_end_of_a_value_models_falling_learning_rate_does_too(schedule):
+    critic = {"form": "model", "optimizer": {"schedule": schedule}}
+    assert ("steps" in keys_of({"steps": 4, "critic": critic})) == (schedule == "linear")
 
 
 def test_different_evaluations_are_noted(runs):
@@ -393,6 +400,13 @@ def test_work_that_the_costs_omit_is_noted(tmp_path, label, keys):
     notes = compare_inputs([f"grpo={tmp_path / 'grpo'}", f"{label}={tmp_path / 'other'}"], costs=costs()).notes
     omitted = [note.split(":")[0] for note in notes if "costs" in note and "a table" not in note]
     assert omitted == [label]
+
+
+def test_seconds_of_a_run_that_samples_ahead_are_noted(tmp_path):
+    for label, ahead in (("one", 1), ("none", 0)):
+        write_run(tmp_path / label, ACCURACIES, step=trained(8), rollout={"ahead": ahead})
+    notes = compare_inputs([f"{label}={tmp_path / label}" for label in ("one", "none")], costs=costs()).notes
+    assert [note.split(":")[0] for note in notes if "overlaps" in note] == ["one"]
 
 
 def test_a_run_that_lacks_the_work_of_its_steps_is_refused(tmp_path):

@@ -302,3 +302,17 @@ def test_a_longer_run_does_not_break_the_bound():
     assert (short.ending, long.ending) == ("never", "reached")
     bound, later = (time_ratio([base], [one], "steps") for one in (short, long))
     assert later.ratio <= bound.at_most
+
+
+def test_a_crossing_that_a_longer_run_would_undo_is_in_no_bound():
+    # means 0.25 0.33 0.6 0.7 of the short run; the longer one has 0.57 at 30, and 0.73 at 40
+    short, long = (
+        seed_time(curve(y, steps=range(0, 10 * len(y), 10)), "accuracy", 0.65)
+        for y in ([0.1, 0.4, 0.5, 0.9], [0.1, 0.4, 0.5, 0.9, 0.3, 1.0])
+    )
+    assert (short.at_last, short.x, long.x) == (True, pytest.approx({"steps": 25}), pytest.approx({"steps": 33.75}))
+    never = seeds_at([40], names="0", endings=["never"])
+    assert math.isnan(time_ratio([short], never, "steps").at_most)
+    assert math.isnan(time_ratio(never, [short], "steps").at_least)
+    group = [short, *seeds_at([40], names="1", endings=["never"])]  # the first seed takes 20 steps at least
+    assert time_ratio(seeds_at([30, 30], names="01"), group, "steps").at_most == pytest.approx(30 / math.sqrt(800))

@@ -134,6 +134,14 @@ def test_an_allocator_with_a_history_gets_earlier_steps(tmp_path):
     assert found.moved.counts[2:] == [6, 2]  # b was never solved: two to explore
 
 
+def test_a_failed_verdict_is_one_of_the_allocated_rollouts(tmp_path):
+    rewards = REWARDS | {(1, "b"): [np.nan, 1.0, 0.0, 0.0]}
+    run = write(tmp_path / "run", "max_variance", rewards=rewards)
+    found = replay(run, select="all", allocate="gvm_online")
+    assert found.moved.counts == [4, 4, 6, 2]
+    assert found.kept.rollouts == 4 + 4 + 3 + 1
+
+
 def test_uniform_changes_nothing(tmp_path):
     run = write(tmp_path / "run", "max_variance")
     found = replay(run, select="max_variance", keep=2, allocate="uniform")
