@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import re
 import typing
 from collections import Counter
@@ -85,12 +86,16 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
     if family not in ("reward", "environment"):  # an exception there becomes a failed verdict with the member's name
         function = with_named_errors(f"the {family} {entry.name!r}", entry.function, function)
     if family == "task":
-        function = _with_problems(f"the task {entry.name!r}", key, function)
+        function = _with_problems(f"the task {entry.name!r}", key, function, own=entry.origin == "winnow")
     return Bound(entry, values, function)
 
 
-def _with_problems(what: str, key: str, function: Callable[[str], Any]) -> Callable[[str], Sequence[Problem]]:
-    """A task that returns problems. Else it raises ConfigError, and DataError for a split without any."""
+def _with_problems(
+    what: str, key: str, function: Callable[[str], Any], *, own: bool
+) -> Callable[[str], Sequence[Problem]]:
+    """A task that returns problems. Else it raises ConfigError, and DataError for a split without any, and for a
+    problem that is not plain data; those of winnow's `own` tasks are.
+    """
 
     @functools.wraps(function, updated=())
     def problems_of(split: str) -> Sequence[Problem]:
@@ -117,9 +122,30 @@ def _with_problems(what: str, key: str, function: Callable[[str], Any]) -> Calla
                 remedy="give each problem of a split a text of its own as id",
                 key=key,
             )
+        for one in () if own else found:
+            if fault := _not_plain(one):
+                raise DataError(
+                    f"{what} returned the problem {one.id!r} for the split {split!r}, {fault}",
+                    remedy="use only texts, numbers, lists and tables (of a number of numpy, int(n) or float(n))",
+                    key=key,
+                    code="data.malformed",
+                )
         return found
 
     return problems_of
+
+
+def _not_plain(problem: Problem) -> str | None:
+    """Why a problem cannot be rendered, sent to a worker and logged, in words; None where it can."""
+    kinds: dict[str, type] = {"question": str, "task": str, "meta": dict}
+    for name, kind in kinds.items():
+        if not isinstance(getattr(problem, name), kind):
+            return f"whose {name} is no {'table' if kind is dict else 'text'}"
+    try:
+        json.dumps([problem.answer, problem.meta])
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"whose answer or meta is not JSON ({error})"
+    return None
 
 
 def options_table(entry: Entry[Any]) -> SchemaValidator:

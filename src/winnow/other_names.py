@@ -231,8 +231,9 @@ def _beta(place: int) -> Form:
 
 
 def _logger(value: Value, ours: Ours) -> Mapping[str, Value] | None:
-    """verl's list of loggers, or one of them. A name without a counterpart here is not translated."""
-    names = [name for name in (value if isinstance(value, (list, tuple)) else [value]) if name != "console"]
+    """A list of loggers of verl or TRL, or one of them. A name without a counterpart here is not translated."""
+    every = value if isinstance(value, (list, tuple)) else [value]
+    names = [name for name in every if name not in ("console", "none")]
     found = [member_called("track", str(name)) for name in names]
     return {"track": found} if found and all(found) else None if found else {}
 
@@ -286,7 +287,7 @@ _FORMS: Mapping[str, Form] = {
     "warmup_ratio": _warmup,
     "lr_warmup_ratio": _warmup,
     "stop_strings": lambda value, ours: {"rollout.stop": list(value) if isinstance(value, (list, tuple)) else [value]},
-    "report_to": _member("track"),
+    "report_to": _logger,
     "trainer.logger": _logger,
     "use_wandb": _switch("track", "wandb"),
     "use_tensorboard": _switch("track", "tensorboard"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -272,7 +273,7 @@ def _instead(family: Family[Any], use: str) -> str:
     reader = known.get(Path(use).suffix[1:])
     if reader is not None and "path" in reader.options:
         path = f"{family.key}.path"
-        return f"use {reader.name!r} with {path} = {use!r} (on the command line --set {path}={use})"
+        return f"use {reader.name!r} with {path} = {use!r} (on the command line --set {shlex.quote(f'{path}={use}')})"
     return remedy_for_member(family.key, use) or ", or ".join(filter(None, (_as_function(use), near_miss(use, known))))
 
 

@@ -139,8 +139,9 @@ class PODSTrainer(GRPOTrainer):  # type: ignore[misc]
         mask = output["completion_mask"] * torch.as_tensor(kept, device=device)[:, None]
         output["completion_mask"] = mask.to(output["completion_mask"].dtype)
         trained = mask if "tool_mask" not in output else mask * output["tool_mask"]
-        output["num_items_in_batch"] = self.accelerator.gather(trained.sum()).sum()
-        self._log_budget(groups, scored, int(output["num_items_in_batch"]))
+        tokens = self.accelerator.gather(trained.sum()).sum()
+        output["num_items_in_batch"] = tokens.clamp(min=1)  # losses divide by it, also if nothing is kept
+        self._log_budget(groups, scored, int(tokens))
         self._log_kept(groups, credit)
         return output
 

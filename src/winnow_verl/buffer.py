@@ -102,6 +102,7 @@ class PODSReplayBuffer(ReplayBuffer):  # type: ignore[misc]
                 prompt=prompt_id(prompts[of_prompt[0][-1]]) if prompts else uid,
                 rewards=np.array([scores[outputs[-1]] for outputs in of_prompt], dtype=np.float64),
                 lengths=[sum(int(tags[key]["response_len"]) for key in outputs) for outputs in of_prompt],
+                longest=[max(int(tags[key]["response_len"]) for key in outputs) for outputs in of_prompt],
             )
             for uid, of_prompt in sessions.items()
         ]

@@ -27,7 +27,8 @@ class Sampled:
 
     prompt: str  # its id, on which the random numbers of a selector depend
     rewards: FloatArray  # [N] NaN: none was computed
-    lengths: Sequence[int]  # [N] tokens
+    lengths: Sequence[int]  # [N] tokens, of all outputs of a session
+    longest: Sequence[int]  # [N] tokens of the longest of them: verl cuts each off by itself
 
 
 class BudgetPlan:
@@ -112,7 +113,7 @@ class BudgetPlan:
         return kept
 
     def _group(self, one: Sampled) -> Group:
-        finished = None if self._longest is None else [length < self._longest for length in one.lengths]
+        finished = None if self._longest is None else [length < self._longest for length in one.longest]
         tokens = [np.zeros(length, np.int64) for length in one.lengths]
         return plain_group(one.prompt, one.rewards, tokens=tokens, finished=finished)
 

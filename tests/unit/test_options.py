@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from pydantic import Field
 
@@ -13,7 +14,7 @@ from refusals import refused
 from winnow import config_keys
 from winnow.bounds import AboveZeroToOne, AtLeastOne, Keep
 from winnow.budget import allocators, cuts, rounds, sampling, selection
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
 from winnow.families import FAMILIES, TASK
 from winnow.options import HIDDEN, bind, hide_dotted_secrets, hide_secrets, is_secret, secret_keys
 from winnow.records import Problem
@@ -270,4 +271,18 @@ def test_the_problems_of_a_split_have_different_texts_as_ids(ids: tuple[Any, ...
         return [Problem(id=name, question="?", answer="1", task="t") for name in ids]
 
     with refused(ConfigError, named, key="task", code="config.member_result"):
+        bind(resolve(TASK, made), {}, key="task")("train")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("answer", np.int64(2)), ("meta", {"days": {1, 2}}), ("meta", None), ("question", 2), ("task", len)],
+    ids=str,
+)
+def test_a_problem_is_plain_data(field: str, value: Any) -> None:
+    def made(split: str) -> list[Problem]:
+        fields: dict[str, Any] = {"id": "p", "question": "?", "answer": "1", "task": "t", field: value}
+        return [Problem(**fields)]
+
+    with refused(DataError, "'p'", field, key="task", code="data.malformed"):
         bind(resolve(TASK, made), {}, key="task")("train")

@@ -164,7 +164,8 @@ def test_a_name_of_one_member_leads_to_it(key):
         ("warmup_ratio = 0.1", "optimizer.warmup_steps", 20),  # of 200 steps
         ('stop_strings = "</answer>"', "rollout.stop", ["</answer>"]),
         ('stop_strings = ["</answer>", "User:"]', "rollout.stop", ["</answer>", "User:"]),
-        ('report_to = "wandb"', "track", "wandb"),
+        ('report_to = "wandb"', "track", ["wandb"]),
+        ('report_to = ["wandb"]', "track", ["wandb"]),
         ('trainer.logger = ["console", "wandb"]', "track", ["wandb"]),
         ('trainer.logger = "wandb"', "track", ["wandb"]),
         ("use_wandb = true", "track", "wandb"),
@@ -190,7 +191,9 @@ def test_a_value_of_ours_that_is_wrong_itself_is_the_mistake_beside_it(plain, be
     assert "adam_beta1" in str(error)
 
 
-@pytest.mark.parametrize("written", ["beta = 0.0", "use_vllm = false", "use_wandb = false", "entropy_coef = 0"])
+@pytest.mark.parametrize(
+    "written", ["beta = 0.0", "use_vllm = false", "use_wandb = false", "entropy_coef = 0", 'report_to = "none"']
+)
 def test_a_value_that_is_the_default_here_is_to_be_removed(plain, written):
     assert ": write" not in refusal(plain, written).remedy
     assert refusal(plain, written).remedy.startswith("remove")

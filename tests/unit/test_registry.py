@@ -77,6 +77,7 @@ def test_an_unknown_name_gets_a_suggestion():
     ("family", "use", "meant"),
     [
         ("task", "d/good.jsonl", "--set task.path=d/good.jsonl"),
+        ("task", "my data/good.jsonl", "--set 'task.path=my data/good.jsonl'"),
         ("task", "shop.shop", "shop.py:shop"),
         ("reward", "mine.reward", "mine.py:reward"),
         ("reward", "mine:reward", "mine.py:reward"),

@@ -176,3 +176,7 @@ def test_a_file_imports_what_is_beside_it_and_nothing_else_does(tmp_path):
     before = list(sys.path)
     assert load_function("mine.py:f", base=tmp_path)([]) == 4
     assert sys.path == before
+    (tmp_path / "late.py").write_text("ANSWER = 5\n")
+    (tmp_path / "mine.py").write_text("def f(groups):\n    import late\n")
+    with pytest.raises(ModuleNotFoundError):
+        load_function("mine.py:f", base=tmp_path)([])

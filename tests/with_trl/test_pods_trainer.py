@@ -248,6 +248,15 @@ def test_rollouts_without_a_reward_are_never_kept(tmp_path):
     assert batch["advantages"][empty].tolist() == [0.0]
 
 
+def test_a_step_that_keeps_nothing_changes_no_weight(tmp_path):
+    trainer = trainer_of(tmp_path, n=8, select={"use": "threshold", "low": 2.0})
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    trainer.train()
+    assert all(torch.equal(old, new) for old, new in zip(before, trainer.model.parameters(), strict=True))
+    log = trainer.state.log_history[0]
+    assert (log["budget/trained_tokens"], log["budget/share_kept"]) == (0, 0)
+
+
 def test_a_step_logs_its_budget_and_the_table_of_all_rollouts(tmp_path):
     trainer = trainer_of(tmp_path, n=8, log_completions=True, num_completions_to_print=1)
     trainer.train()

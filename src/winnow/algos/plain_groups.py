@@ -122,7 +122,7 @@ def uses_of(use: Use | Sequence[Use]) -> list[Any]:
 
 
 def _links(use: Use | Sequence[Use]) -> Sequence[Any]:
-    return [use] if isinstance(use, (str, Mapping)) or callable(use) else use
+    return list(use) if isinstance(use, (list, tuple)) else [use]
 
 
 def _takes_keep(entry: Entry[SelectorTraits], table: Mapping[str, Any]) -> bool:
@@ -132,7 +132,12 @@ def _takes_keep(entry: Entry[SelectorTraits], table: Mapping[str, Any]) -> bool:
 def _member(family: Family[Any], use: Use, base: Path | None) -> tuple[Entry[Any], dict[str, Any]]:
     """A member and the options that its table sets."""
     table = dict(use) if isinstance(use, Mapping) else {"use": use}
-    if "use" not in table:
-        problem = f"{family.key} = {table!r} names no {family.name}"
-        raise ConfigError(problem, remedy="add `use`", key=f"{family.key}.use", code="config.missing_key")
-    return resolve(family, table.pop("use"), base=base), table
+    name = table.pop("use", None)
+    if not (isinstance(name, str) or callable(name)):
+        raise ConfigError(
+            f"{family.key} = {use!r} names no {family.name}",
+            remedy="name one, in a table by `use`",
+            key=f"{family.key}.use",
+            code="config.missing_key",
+        )
+    return resolve(family, name, base=base), table

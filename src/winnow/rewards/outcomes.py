@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any
 
+import numpy as np
+
 from winnow.bounds import LARGEST_REWARD
 from winnow.metrics import distinct
 from winnow.records import CAUSES, Cause, Kind, Outcome
@@ -103,7 +105,9 @@ def _plain(outcome: Outcome) -> Outcome:
     plain = dataclasses.replace(outcome, parts=parts, seconds=_number(outcome.seconds))
     if plain.failed:
         return dataclasses.replace(plain, reward=math.nan, correct=None)
-    return dataclasses.replace(plain, reward=_number(outcome.reward))
+    correct: Any = outcome.correct
+    correct = bool(correct) if isinstance(correct, np.bool_) else correct
+    return dataclasses.replace(plain, reward=_number(outcome.reward), correct=correct)
 
 
 def _number(value: Any) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -28,7 +29,8 @@ DEEPEST = 100  # nested lists and tables; JSON readers and writers recurse
 BATCH = 4096  # rows of a Parquet file that are converted at once
 PARQUET = b"PAR1"  # the first bytes of a Parquet file
 _CONVERT = (
-    "convert it: python -c 'import pyarrow.{} as a, pyarrow.parquet as p; p.write_table(a.{}, \"{{file}}.parquet\")'"
+    "convert it: python -c 'import sys, pyarrow.{} as a, pyarrow.parquet as p; "
+    'p.write_table(a.{}, sys.argv[1] + ".parquet")\' {{file}}'
 )
 _CSV = (  # every value stays a text: "007" is no 7
     "if it is CSV, convert it: python -c 'import csv, json; [print(json.dumps(row)) for row in "
@@ -39,8 +41,8 @@ _OTHER_FORMS = tuple(
     (re.compile(rb"(?:\xef\xbb\xbf)?(?:" + start + rb")"), form, remedy)
     for start, form, remedy in (
         (rb"\x1f\x8b|BZh|\xfd7zXZ|PK\x03\x04|\x28\xb5\x2f\xfd", "compressed", "decompress it (gunzip, unzip, unzstd)"),
-        (rb"ARROW1", "an Arrow file", _CONVERT.format("feather", 'read_table("{file}")')),
-        (rb"\xff\xff\xff\xff", "a stream of Arrow", _CONVERT.format("ipc", 'open_stream("{file}").read_all()')),
+        (rb"ARROW1", "an Arrow file", _CONVERT.format("feather", "read_table(sys.argv[1])")),
+        (rb"\xff\xff\xff\xff", "a stream of Arrow", _CONVERT.format("ipc", "open_stream(sys.argv[1]).read_all()")),
         (
             rb"\s*\[\s*(?:\{|$)",
             "one JSON list",
@@ -162,7 +164,8 @@ def refuse_other_forms(file: Path, start: bytes, key: str | None = None) -> None
     for begins, form, remedy in _OTHER_FORMS:
         if begins.match(start):
             problem = f"{key}: {file} is {form}" if key else f"{file} is {form}"
-            raise DataError(problem, remedy=remedy.format(file=file), key=key, code="data.unreadable")
+            name = shlex.quote(str(file))
+            raise DataError(problem, remedy=remedy.format(file=name), key=key, code="data.unreadable")
 
 
 def _read_lines(file: Path) -> Iterator[Record]:

@@ -256,7 +256,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Import the reward, or send the error; then work until the trainer exits."""
     trainer = LineSocket(socket.socket(fileno=int(arguments[0])))
     sys.path[:] = json.loads(sys.stdin.readline())
-    settings = WorkerSettings(**json.load(sys.stdin))
+    settings = WorkerSettings(**json.loads(sys.stdin.readline()))
     try:
         reward = make_judge(settings.reward, base=Path(settings.base))
         warm(settings.reward, base=Path(settings.base))

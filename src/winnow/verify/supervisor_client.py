@@ -14,12 +14,12 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from winnow.environments.judging import reads
@@ -176,24 +176,25 @@ class _SupervisorProcess:
 
     def __init__(self, settings: str) -> None:
         ours, theirs = socket.socketpair()
-        # As a file, because a command line has at most 128 KiB per word, and an option may be a list of words
-        with theirs, tempfile.TemporaryFile() as written:
-            # PYTHONPATH, by which winnow itself is found, cannot contain a folder with a colon
-            path = import_path()
-            written.write(json.dumps(path).encode("ascii") + b"\n" + settings.encode("ascii"))
-            written.seek(0)
+        path = import_path()
+        with theirs:
             # The trainer's environment and import path, with one thread per process and a fixed hash seed (repeatable).
             one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
             process = subprocess.Popen(
                 [sys.executable, *_MODULE, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
-                stdin=written,
+                stdin=subprocess.PIPE,
                 env={**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "0"},
                 start_new_session=True,  # Ctrl-C reaches the trainer alone
             )
         self.socket = LineSocket(ours)
         self._process = process
         self._stop = weakref.finalize(self, _stop, self.socket, process)
+        # By a pipe, because a command line has at most 128 KiB per word, and an option may be a list of words. The path
+        # again, because PYTHONPATH, by which winnow itself is found, cannot contain a folder with a colon.
+        assert process.stdin is not None, "it is a pipe"
+        with suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(f"{json.dumps(path)}\n{settings}\n".encode("ascii"))
 
     def stop(self) -> int | None:
         """Stop it and return its exit status."""

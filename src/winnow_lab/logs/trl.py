@@ -46,6 +46,7 @@ from winnow_lab.logs.trl_files import (
     kept_of,
     mean_of,
     newest_state,
+    omits_rewards,
     read_table,
     sums_of,
     text_of,
@@ -210,6 +211,8 @@ class TrlLog(ForeignLog):
 
     def restoring(self, step: int) -> str:
         table = self.path / COMPLETIONS / f"completions_{step + 1:05}.parquet"
+        if table.exists():  # the rollouts of an earlier step again
+            return "compare runs that generate rollouts in every step (TRL's num_iterations and steps_per_generation)"
         return f"put {table} back (a run with logging_steps above 1 has a table of some steps only)"
 
     def _tables(self) -> dict[int, Path]:
@@ -284,13 +287,10 @@ class TrlLog(ForeignLog):
         """[rows] rewards. Raises DataError if the logged mean reward contradicts their weights."""
         weights = self._weights(state)
         rewards, total = sums_of(table, weights), state.metric(step, "reward")
-        if is_whole(path, state, step):
-            mean = mean_of(rewards)
-        elif any(table[name].null_count for name in weights):
-            return rewards  # of rollouts that the table has not, and whose functions may have returned None
-        else:
-            mean = float(sum(weight * state.part(step, name) for name, weight in weights.items()))
-        if not (math.isnan(total) or math.isnan(mean) or is_near(mean, total)):
+        whole = is_whole(path, state, step)
+        mean = mean_of(rewards) if whole else sum(weight * state.part(step, name) for name, weight in weights.items())
+        agree = math.isnan(total) or math.isnan(mean) or is_near(mean, total)
+        if not agree and (whole or not self._omits_rewards(state)):
             raise DataError(
                 f"{state.path}, step {step}: the mean reward is {total:g}, and {mean:g} with the weights "
                 f"{', '.join(f'{name} = {weight:g}' for name, weight in weights.items())}",
@@ -299,6 +299,14 @@ class TrlLog(ForeignLog):
                 code="data.mismatch",
             )
         return rewards
+
+    def _omits_rewards(self, state: TrainerState) -> bool:
+        """Whether a function returned None for a row of some table: so it may have for rollouts that no table has."""
+        for at, path in self.files().items():
+            with suppress(DataError):  # a damaged table is refused if it is read
+                if omits_rewards(path, state, at + 1):
+                    return True
+        return False
 
     def _fitting(self, state: TrainerState) -> str:
         """The line of the weights that fit every whole table; their form alone if no weights do, or several.

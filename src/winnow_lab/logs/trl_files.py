@@ -193,6 +193,17 @@ def _means(path: Path, when: tuple[int, ...], step: int, rewards: tuple[str, ...
     return tuple(mean_of(column(table, name)) for name in rewards)
 
 
+def omits_rewards(path: Path, state: TrainerState, step: int) -> bool:
+    """Whether a reward function returned None for a row of a table. Raises DataError as `read_table`."""
+    return _omits(path, written(path), step, state.rewards)
+
+
+@functools.lru_cache(maxsize=4096)
+def _omits(path: Path, when: tuple[int, ...], step: int, rewards: tuple[str, ...]) -> bool:
+    table = read_table(path, step, rewards)
+    return any(table[name].null_count for name in rewards)
+
+
 def is_of_evaluation(path: Path, earlier: Path) -> bool:
     """Whether a table has the rows of an earlier one of an evaluation: nothing was generated between the two."""
     with suppress(OSError):

@@ -1,7 +1,7 @@
 """The log of a verl run: the generations that its trainer dumps, and the metrics of its logger "file".
 
     RUN/rollouts/5.jsonl     of trainer.rollout_data_dir=RUN/rollouts; the folder has any name, or is RUN itself
-    RUN/validation/5.jsonl   of trainer.validation_data_dir=RUN/validation; "val" or "eval" is in its name
+    RUN/validation/5.jsonl   of trainer.validation_data_dir=RUN/validation; `_VALIDATION` are the folder's names
     RUN/log.jsonl            of trainer.logger=[file] with VERL_FILE_LOGGER_PATH=RUN/log.jsonl; the file has any name
 
 A row of a dump has input, output, gts, score, step, and the keys that the trainer or its reward adds: `uid` (with which

@@ -20,7 +20,7 @@ from typing import Any, Self
 from winnow.config import Config, dump
 from winnow.errors import DataError, resumable
 from winnow.evaluation.folder import differing_keys
-from winnow.state.disk import check_kind, check_new, errors_as, opened, refused, sync, write_all, write_json
+from winnow.state.disk import check_kind, check_new, draft_of, errors_as, opened, refused, sync, write_all, write_json
 from winnow.state.folder import LOCK, Lock, LockedFolder
 from winnow.state.log import encode
 from winnow.state.resume import digest, digests
@@ -43,7 +43,8 @@ class UnfinishedScores(LockedFolder):
         """A new folder, or with `resume` that of an earlier call with the same `settings`, which are JSON.
 
         Raises DataError if the output exists, and where the folder cannot be written. It also does so where an
-        earlier call left rows and `resume` is false, and where `resume` finds no rows, or rows with other settings.
+        earlier call left rows and `resume` is false, where the folder has other files, which `finish` would remove, and
+        where `resume` finds no rows, or rows with other settings.
         """
         check_new(output)
         path = output.with_name(f"{output.name}.unfinished")
@@ -65,6 +66,14 @@ class UnfinishedScores(LockedFolder):
         with contextlib.ExitStack() as on_failure:
             with refused(path):
                 path.mkdir(exist_ok=True)
+                ours = {LOCK, draft_of(path / SETTINGS).name}
+                others = [] if begun else sorted({entry.name for entry in path.iterdir()} - ours)
+                if others:
+                    raise DataError(
+                        f"{path} is not empty ({', '.join(others[:3])}), and rows are kept there until the last one",
+                        remedy="move it away, or choose another output",
+                        code="data.exists",
+                    )
                 lock = Lock.take(path / LOCK)
                 on_failure.callback(lock.release)
                 if not begun:

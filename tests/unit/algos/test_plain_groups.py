@@ -57,7 +57,8 @@ def test_unknown_names_and_options_and_empty_lists_are_refused():
         selector_of("max_variants", keep=2)
     with refused(ConfigError, key="select.kept", code="config.unknown_key"):
         selector_of({"use": "max_variance", "kept": 2}, keep=2)
-    with refused(ConfigError, key="select.use", code="config.missing_key"):
-        selector_of({"keep_per_prompt": 2}, keep=2)
+    for nothing in ({"keep_per_prompt": 2}, {"use": None}, None, [None], 4):
+        with refused(ConfigError, key="select.use", code="config.missing_key"):
+            selector_of(nothing, keep=2)
     with refused(ConfigError, key="select", code="config.value"):
         selector_of([], keep=2)

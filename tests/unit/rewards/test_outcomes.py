@@ -41,6 +41,13 @@ def test_the_first_part_of_a_mapping_decides_and_all_are_summed() -> None:
     assert outcome == Outcome(reward=1.5, correct=False, kind="wrong", parts={"answer": 0.0, "bonus": 1.5})
 
 
+def test_an_outcome_of_numpys_numbers_is_one_of_pythons() -> None:
+    given: Any = {"reward": np.float32(1), "correct": np.bool_(True), "kind": "correct"}
+    outcome = to_outcome(Outcome(**given), name="mine")
+    assert outcome == Outcome(reward=1.0, correct=True, kind="correct")
+    assert (type(outcome.reward), type(outcome.correct)) == (float, bool)
+
+
 def test_none_is_a_failure_of_the_function() -> None:
     outcome = to_outcome(None, name="mine")
     assert (outcome.kind, outcome.cause, outcome.correct) == ("failed", "raised", None)

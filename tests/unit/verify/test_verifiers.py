@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -150,6 +151,12 @@ def test_options_may_be_longer_than_a_command_line(tmp_path: Path):
     with verifiers("listed.py:listed", base=tmp_path, timeout_seconds=LONG, options={"words": words}) as room:
         first, last = judged(room, words[-1], "4")
     assert (first.correct, last.correct) == (True, False)
+
+
+def test_workers_need_no_temporary_file(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    with verifiers(timeout_seconds=LONG) as room:
+        assert judged(room, "4")[0].correct
 
 
 def test_a_hang_is_killed_at_its_limit():

@@ -17,8 +17,9 @@ from winnow_verl.release import VERL
 SIZES = {"rollouts_per_prompt": 4, "keep_per_prompt": 2}
 
 
-def sampled(prompt, rewards, lengths=(1, 2, 3, 4)):
-    return Sampled(prompt=prompt, rewards=np.array(rewards, dtype=np.float64), lengths=lengths)
+def sampled(prompt, rewards, lengths=(1, 2, 3, 4), longest=None):
+    scores = np.array(rewards, dtype=np.float64)
+    return Sampled(prompt=prompt, rewards=scores, lengths=lengths, longest=longest or lengths)
 
 
 def test_two_of_four_are_kept_by_their_variance():
@@ -37,6 +38,12 @@ def test_cut_off_rollouts_are_those_of_the_maximum_length():
     assert keep.tolist() == [True, True, False, False]
     with refused(ConfigError, key="max_response_length", code="config.missing_key"):
         BudgetPlan({**SIZES, "select": ["finished", "max_variance"]})
+
+
+def test_a_session_is_cut_off_by_its_longest_output_and_not_by_their_sum():
+    plan = BudgetPlan({**SIZES, "select": "finished", "max_response_length": 3})
+    (keep,) = plan.keep([sampled("a", [0.0, 0.0, 1.0, 1.0], (4, 4, 4, 4), (2, 2, 2, 3))], step=0)
+    assert keep.tolist() == [True, True, True, False]
 
 
 def test_a_trainer_that_samples_no_more_than_are_kept_is_refused():
@@ -92,6 +99,7 @@ def test_a_prompt_is_named_by_its_messages():
         ({"selct": "all"}, "selct", "config.unknown_key"),
         ({"allocate": "gvm"}, "allocate", "config.unsupported"),
         ({"allocate": {"minimum": 4}}, "allocate.use", "config.missing_key"),
+        ({"select": None}, "select.use", "config.missing_key"),
         ({"max_response_length": "data.max_response_length"}, "max_response_length", "config.value"),
         ({"seed": None}, "seed", "config.missing_key"),
         ({"seed": "a"}, "seed", "config.value"),

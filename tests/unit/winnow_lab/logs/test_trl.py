@@ -363,6 +363,16 @@ def test_the_seconds_are_those_of_all_steps_since_the_last_row(run):
     assert read_metrics(run)[1]["seconds/step"] == pytest.approx(time[2] + time[3])
 
 
+def test_a_run_with_several_updates_of_one_generation_is_not_compared(run):
+    """TRL logs no reward for such an update, and writes the table of the generation again."""
+    rows = json.loads((run / "trainer_state.json").read_text())["log_history"]
+    update = {"step": 2, "step_time": 1.0}
+    state(run, lambda data: {**data, "log_history": [update if row["step"] == 2 else row for row in rows]})
+    result = CliRunner().invoke(app, ["compare", str(run), *MEASURE])
+    check_printed_error(result, "num_iterations", code="data.incomplete")
+    assert "completions_00002" not in result.output
+
+
 def test_a_reward_function_can_be_the_verdict(run):
     weighted(run, 'correct_by = "right"\n')
     for row in read_metrics(run):

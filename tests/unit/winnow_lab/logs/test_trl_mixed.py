@@ -192,6 +192,12 @@ def test_a_function_that_never_returns_a_reward(run):
     assert {tuple(row["parts"]) for row in read_rows(run)} == {("right",)}
 
 
+def test_none_in_rollouts_that_the_table_has_not_contradicts_no_weight(run):
+    """With `logging_steps` above 1 the mean is of several generations; here `even` scored all rows of the last one."""
+    change(run, 3, lambda table: with_column(table, "even", [2.0] * 32, pa.float64()))
+    assert {row["parts"]["even"] for row in read_rows(run, step=2)} == {2.0}
+
+
 def test_the_remedy_names_the_weights_that_fit(run):
     """The refused weights are not the remedy, and the remedy works when it is followed."""
     expected = replay(run)

@@ -229,6 +229,15 @@ def test_a_file_without_a_row_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [empty]
 
 
+def test_a_folder_of_the_name_that_rows_are_kept_in_stays(tmp_path: Path) -> None:
+    file, notes = written(tmp_path / "saved.jsonl", {"text": "#### 1", "answer": "1"}), tmp_path / "scored.unfinished"
+    notes.mkdir()
+    (notes / "notes.txt").write_text("years of work")
+    asked = ["score", str(file), "--reward", "gsm8k", "--workers", "0", "-o", str(tmp_path / "scored")]
+    check_printed_error(CliRunner().invoke(app, asked), "notes.txt", code="data.exists")
+    assert [path.name for path in notes.iterdir()] == ["notes.txt"]
+
+
 def test_the_texts_of_another_trainers_log_are_scored() -> None:
     found = scored(Path(__file__).parents[3] / "fixtures" / "verl_run")
     assert len(found) == 160
