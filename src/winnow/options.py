@@ -123,9 +123,9 @@ def _with_problems(
                 key=key,
             )
         for one in () if own else found:
-            if fault := _not_plain(one):
+            if (why := _not_plain(one)) is not None:
                 raise DataError(
-                    f"{what} returned the problem {one.id!r} for the split {split!r}, {fault}",
+                    f"{what} returned the problem {one.id!r} for the split {split!r}, {why}",
                     remedy="use only texts, numbers, lists and tables (of a number of numpy, int(n) or float(n))",
                     key=key,
                     code="data.malformed",

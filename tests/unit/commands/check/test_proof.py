@@ -20,7 +20,7 @@ from winnow.errors import ConfigError
 from winnow.training.budget import demand_of, log_probs_needed
 from winnow.training.resolve import resolve_members
 
-H, INTER, LAYERS, HEADS, KEYS, V = 256, 768, 2, 8, 2, 16_384
+H, INTER, LAYERS, HEADS, KEYS, V = 256, 768, 2, 8, 2, 65_536
 PROMPT, ROW = 8, 512  # tokens of the longest prompt, and with its completion
 SHAPE = {
     "architectures": ["Qwen2ForCausalLM"],
