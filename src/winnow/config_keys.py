@@ -19,8 +19,8 @@ _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
 def format_toml(config: Config, *, secrets: bool = False) -> str:
-    """The resolved configuration as TOML that can be loaded again, one dotted key per line, as for `--set`. `secrets`
-    as in `dump`.
+    """The resolved configuration as TOML that can be loaded again, one dotted key per line, as for `--set`, which reads
+    no key in quotes. `secrets` as in `dump`.
     """
     return "\n".join(_lines(dump(config, secrets=secrets)))
 

@@ -7,6 +7,7 @@ into a configuration or given to `--set`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -369,7 +370,7 @@ def as_settings(settings: Mapping[str, Value]) -> str:
 def as_key(name: object) -> str:
     """One part of a key as TOML, in quotes unless it may be bare."""
     text = str(name)
-    return text if text.isascii() and text.isidentifier() else json.dumps(text, ensure_ascii=False)
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else json.dumps(text, ensure_ascii=False)
 
 
 def as_toml(value: Value) -> str:

@@ -153,6 +153,11 @@ def repeats(table, state, rng, count):
     return rng("draw", table.draws).integers(len(table), size=count), state
 
 
+def keeps_a_mask(table, state, rng, count):
+    rows, after, *_ = uniform(table, state, rng, count)
+    return rows, {**after, "mask": np.zeros(len(table), dtype=bool)}
+
+
 def overflows(out, mb):
     old = out.logprobs.detach() if mb.old_logprobs is None else mb.old_logprobs
     return -torch.exp(out.logprobs - old) * mb.advantages, {}
@@ -193,6 +198,7 @@ def forgets_the_version(context):
         (check_sampler, starves),
         (check_sampler, draws_anew),
         (check_sampler, repeats),
+        (check_sampler, keeps_a_mask),
         (functools.partial(check_sampler, probability="known"), uniform),
         (check_loss, overflows),
         (check_term, overflowing_term),

@@ -555,6 +555,15 @@ def test_options_of_a_chat_template_are_set_one_by_one_and_printed_so(tmp_path):
     assert load(path) == config
 
 
+@pytest.mark.parametrize("name", ["date-string", "3"])
+def test_a_printed_line_with_a_key_that_may_be_bare_is_an_override(tmp_path, name):
+    path = tmp_path / "run.toml"
+    path.write_text(f'prompt.template_options.{name} = "1 Jan"\n')
+    config = load(path)
+    (line,) = [line for line in format_toml(config).splitlines() if "1 Jan" in line]
+    assert load(path, [line]) == config
+
+
 @pytest.mark.parametrize("word", ["False", '"true"'])
 def test_a_word_for_true_or_false_is_no_text_for_a_template(tmp_path, word):
     """Any text is true for a template, "False" too."""

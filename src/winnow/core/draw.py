@@ -152,9 +152,12 @@ def _check_state(state: object) -> None:
         if array.ndim != 1 or array.dtype.kind not in "iuf":  # a checkpoint would restore another one
             raise requested.refuse(f"{name!r} as {array.dtype} of shape {array.shape}")
     try:
-        json.dumps(packed_values({**state, **{name: array[:1] for name, array in arrays.items()}}), allow_nan=False)
+        plain = packed_values({**state, **{name: array[:1] for name, array in arrays.items()}})
+        restored = json.loads(json.dumps(plain, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise requested.refuse(f"a value that is no JSON ({error})") from error
+    if restored != plain:
+        raise requested.refuse("what JSON restores as something else, such as a key that is a number, or a tuple")
 
 
 def _further_rows(pool: PromptPool, drawn: IntArray, step: int, rollout: RolloutSection) -> list[IntArray]:

@@ -226,9 +226,12 @@ class LogPlan:
             yield "tokens", "the log has no lengths of rollouts, so every rollout counts as one token"
         if not evidence.has_phases:
             logged = "only the seconds of whole steps" if evidence.has_seconds else "no seconds"
+            lacks = f"the log has {logged}, and neither those of sampling nor those of the update"
+            if evidence.config is not None and evidence.config.rollout.ahead:
+                lacks = "with rollout.ahead = 1 sampling overlaps the update, and its own seconds are not read"
             yield (
                 "seconds of another setting",
-                f"the log has {logged}, and neither those of sampling nor those of the update. "
+                f"{lacks}. "
                 + (
                     "The given costs are used unscaled"
                     if self.costs is not None

@@ -38,6 +38,8 @@ STATE = {"place": 3}
         ((np.array([0, 1]), None), ["NoneType"]),
         ((np.array([0, 1]), {"a": {"b": np.zeros(1)}}), ["ndarray"]),
         ((np.array([0, 1]), {"a": math.nan}), ["JSON"]),
+        ((np.array([0, 1]), {"a": {3: 1}}), ["JSON", "key"]),
+        ((np.array([0, 1]), {"a": (0, 1)}), ["JSON", "tuple"]),
         ((np.array([0, 1]), {"a": np.zeros((2, 3))}), ["'a'", "(2, 3)"]),
         ((np.array([0, 1]), {"a": np.zeros(2, dtype=bool)}), ["'a'", "bool"]),
     ],

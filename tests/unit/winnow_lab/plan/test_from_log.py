@@ -175,13 +175,14 @@ def test_code_of_a_run_is_imported_from_its_own_folder_and_only_if_trusted(tmp_p
 
 def test_sampling_one_step_ahead_is_not_free(tmp_path):
     """Only the first step, which warms up, has seconds of sampling."""
-    run = write_planned_run(tmp_path / "run", steps=6)
+    run = write_planned_run(tmp_path / "run", steps=6, sets=("rollout.ahead=1",))
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for row in rows[1:]:
         row["seconds/wait"] = row.pop("seconds/generate")
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     plan = LogPlan(evidence_of(run), PlanRequest(), COSTS, draws=20)
     assert not plan.evidence.has_phases
+    assert "rollout.ahead = 1" in dict(plan.unknown())["seconds of another setting"]
     (seconds,) = plan.clock(plan.statistics).seconds([plan.statistics.work], at_once=512)
     assert seconds.sampling > 0
 
