@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from winnow.config import Config, Member, SelectSection, as_table
+from winnow.config import Config, Member, SelectSection, as_table, leaves
 from winnow.config_file import merge, override, read_toml, validate
 from winnow.environments.judging import named_members
 from winnow.errors import ConfigError, RunFolderError
@@ -264,9 +264,10 @@ def evaluation_tasks(
 
     chosen = [_with_options(task, source.data) for task in named]
     configs = [resolved(task) for task in chosen] or [resolved(None)]
-    listed = any(task is not None and task not in named for task in chosen)
+    listed = [one.task for task, one in zip(chosen, configs, strict=False) if task is not None and task not in named]
     if (listed or (further and not named)) and source.manifest is not None and "tasks" not in given.get("evaluate", {}):
-        check_same_problems(configs[0], source.manifest, "evaluate.tasks")
+        unread = _texts(configs[0].evaluate.tasks) - _texts(listed) if named else set[str]()
+        check_same_problems(configs[0], source.manifest, "evaluate.tasks", unread=unread)
     if not named and further:
         first, more = configs[0].task, configs[0].evaluate.tasks
         configs += [resolved(None, task) for task in more if (task.use, task.options) != (first.use, first.options)]
@@ -277,6 +278,11 @@ def evaluation_tasks(
     names = distinct([one.task.label for one in configs], taken=("metrics", "settings", "report"))
     single = (one.model_copy(update={"evaluate": one.evaluate.model_copy(update={"tasks": ()})}) for one in configs)
     return [EvaluationTask(name, one, source.base) for name, one in zip(names, single, strict=True)]
+
+
+def _texts(tasks: Iterable[Member]) -> set[str]:
+    """Every text in the options of tasks, among them the names of their files."""
+    return {text for task in tasks for _, text in leaves(task.options) if isinstance(text, str)}
 
 
 def _with_options(task: Mapping[str, Any], data: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -6,7 +6,7 @@ A manifest is untrusted data. Code that it names runs only with the user's conse
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -129,13 +129,18 @@ def check_is_model(model: str) -> None:
         )
 
 
-def check_same_problems(config: Config, manifest: Manifest, table: Literal["task", "evaluate.tasks"]) -> None:
-    """Raise DataError where the tasks of the table would read other files than the run did. Paths of tasks are relative
-    to the working directory.
+def check_same_problems(
+    config: Config, manifest: Manifest, table: Literal["task", "evaluate.tasks"], *, unread: Collection[str] = ()
+) -> None:
+    """Raise DataError where the tasks of the table would read other files than the run did. The files that `unread`
+    names do not count. Paths of tasks are relative to the working directory.
     """
     here = digests(config, manifest.base, below=table)
-    for key, was in manifest.inputs.items():
-        if within(key, (table,)) and key != "task.use" and here.get(key, {}) != was:
+    for key, files in manifest.inputs.items():
+        was, now = files, here.get(key, {})
+        if unread:
+            was, now = ({name: of[name] for name in of if name not in unread} for of in (was, now))
+        if within(key, (table,)) and key != "task.use" and now != was:
             raise DataError(
                 f"{key}: from here, {Path.cwd()}, {' and '.join(map(repr, was))} is not what the run of "
                 f"{manifest.path} read",

@@ -20,6 +20,7 @@ from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.evaluation.evaluate import run_evaluation
 from winnow.evaluation.settings import EVERY, evaluation_tasks, settings_from, settings_of, source_of
 from winnow.models.folder import BUNDLED
+from winnow.state.resume import digest
 from winnow.training.resolve import resolve_members
 
 PLANTED = """
@@ -208,6 +209,20 @@ def test_files_of_further_tasks_matter_only_where_these_are_evaluated(run, tmp_p
             evaluation_tasks(str(checkpoint), tasks=named)
     for given in ({"tasks": ["arithmetic"]}, {"further": False}, {"sets": ["evaluate.tasks=[]"]}):
         assert [one.name for one in evaluation_tasks(str(checkpoint), **given)] == ["arithmetic"]
+
+
+def test_files_of_a_listed_task_that_the_call_does_not_read_do_not_matter(run, tmp_path, monkeypatch):
+    lists = [{"use": "jsonl", "test": "gone.jsonl"}, {"use": "math500", "path": "m.jsonl"}]
+    (tmp_path / "m.jsonl").write_text("{}\n")
+    read = {"gone.jsonl": "sha256:1", "m.jsonl": digest(tmp_path / "m.jsonl")}
+    config = {**TRAINED, "task": "arithmetic", "evaluate": {"tasks": lists}}
+    checkpoint = str(run(config, inputs={"evaluate.tasks": read}))
+    monkeypatch.chdir(tmp_path)
+    for given in ({"tasks": ["math500"]}, {"tasks": ["jsonl"], "sets": ["task.test=mine.jsonl"]}):
+        assert [one.name for one in evaluation_tasks(checkpoint, **given)] == given["tasks"]
+    (tmp_path / "m.jsonl").write_text("{ }\n")
+    with refused(DataError, "m.jsonl", key="evaluate.tasks", code="data.changed"):
+        evaluation_tasks(checkpoint, tasks=["math500"])
 
 
 def test_an_environment_takes_the_place_of_a_declared_reward(tmp_path):
