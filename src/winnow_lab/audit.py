@@ -290,7 +290,7 @@ def describe(result: Audit) -> Iterator[str]:
 def _about_answers(result: Audit) -> Iterator[str]:
     total = sum(result.problems.values())
     # A problem may have several golds, whose findings follow each other, and splits may have the same ids
-    share = sum(1 for _ in groupby(result.golds, key=lambda finding: finding.problem)) / total
+    share = sum(1 for _ in groupby(result.golds, key=lambda finding: (finding.problem, finding.where))) / total
     yield f"gold answers that the reward rejects: {len(result.golds)} ({format_percent(share)})"
     yield from _listed(result.golds)
     if result.remedy:

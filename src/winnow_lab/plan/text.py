@@ -191,7 +191,8 @@ def first_lines(plan: FirstPlan, config: Path, given: Sequence[str] = ()) -> Ite
     yield from _reasons(plan)
     yield _item("next", "train 20 steps, then winnow plan RUN: it measures what is supposed here")
     named = shlex.join([recipe_at(config) or str(config), *given])
-    yield _item("set", " ".join(["winnow train", named, *_sets(best, fit.tokens)]))
+    command = " ".join(["winnow train", named, *_sets(best, fit.tokens)])
+    yield f"{'set':14}{one_line(command)}"  # not wrapped: a line break would cut what is pasted
 
 
 def _reasons(plan: FirstPlan) -> Iterator[str]:

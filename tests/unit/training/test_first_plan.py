@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,15 @@ def test_the_command_fits_one_screen_and_its_keys_are_valid(tmp_path):
     assert (made.rollout.rollouts_per_prompt, made.rollout.prompts_per_step) == (best["rollouts"], best["prompts"])
     assert "winnow train arithmetic --set task.size=64" in " ".join(result.output.split())
     assert 0 < best["progress"] <= 1
+
+
+def test_the_command_can_be_pasted_with_a_value_of_many_words(fits):
+    given = ["--set", "prompt.system=Think step by step, then write the answer alone, as a number without a unit"]
+    line = list(first_lines(first(fits, costs=read_costs(COSTS)), CONFIG, given))[-1]
+    words = shlex.split(line)
+    assert words[:3] == ["set", "winnow", "train"]
+    assert given[1] in words
+    assert "\n" not in line
 
 
 def test_another_size_is_compared_with_the_setting_that_is_chosen(fits, monkeypatch):

@@ -236,6 +236,12 @@ def test_problems_of_two_splits_may_have_one_id() -> None:
     lines = describe(audit_task(numbered, GSM8K, inline(), splits=["train", "test"]))
     assert next(line for line in lines if "rejects" in line).endswith(": 4 (100.0%)")
 
+    def of_file(split: str) -> list[Problem]:
+        return [Problem(id="a", question=split, answer="forty-two", task="t", where=f"{split}.jsonl:1")]
+
+    lines = describe(audit_task(of_file, GSM8K, inline(), splits=["train", "test"]))
+    assert next(line for line in lines if "rejects" in line).endswith(": 2 (100.0%)")
+
 
 def test_a_task_without_any_split_is_refused_with_the_reason() -> None:
     with refused(ConfigError, "there is no validation split", key="task", code="data.missing"):
