@@ -174,7 +174,7 @@ class TrackerFeed:
         if not all(callable(getattr(tracker, method, None)) for method in METHODS):
             raise ConfigError(
                 f"its function returned {type(tracker).__name__}, and not an object with {', '.join(METHODS)}",
-                remedy="derive one from winnow.trackers.Tracker",
+                remedy="derive one from winnow.trackers.interface.Tracker",
                 key="track",
                 code="config.member_result",
             )
