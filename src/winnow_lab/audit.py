@@ -132,8 +132,8 @@ def audit_task(
     options: Mapping[str, Any] | None = None,
 ) -> Audit:
     """Check every split that exists. The trait `example` of the reward's `entry` phrases an answer as a completion.
-    Without it no answer is tried, and the audit contains only sizes, repetitions and overlap. A problem whose gold gets
-    no verdict in time is not tried with constants: the reward would exceed the time limit for each of them.
+    Without it no answer is tried. A problem whose gold gets no verdict in time is not tried with constants: the reward
+    would exceed the time limit for each of them.
 
     Raises ConfigError when no split exists at all.
     """

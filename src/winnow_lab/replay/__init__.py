@@ -11,7 +11,7 @@ from winnow.commands.command_line import print_text
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or the folder of a run of TRL or verl.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, also of TRL, verl or prime-rl.")],
     select: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A selector, by name or file.py:function; may be repeated. [max_variance]"),

@@ -28,7 +28,7 @@ def sweep(
     options = {"output": output, "ray": ray}
     result = train_sweep(file, {key: value for key, value in options.items() if value is not None}, resume=resume)
     if "failed" in result.ends:
-        print_text("some runs failed; a resume repeats them", err=True)
+        print_text("some runs failed; a resume continues them", err=True)
         print_resume_command(resumable(typer.Exit(FAILED)), ctx)
         raise typer.Exit(FAILED)
     if set(result.ends) != {"finished"}:

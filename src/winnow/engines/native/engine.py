@@ -121,7 +121,7 @@ def native(
     A `dtype` other than "policy" decodes on a copy of the weights in that precision. `key_value_mb` limits the memory
     of keys and values (0: the memory that the rest of the run leaves). `graphs` replays CUDA graphs on a GPU.
     `packed` multiplies by packed copies of the weights while rollouts are sampled on a CPU. With `process = "own"` it
-    decodes in a separate process with `threads` threads, on a copy that it receives after each update.
+    decodes in a separate process with `threads` threads, on a copy that it receives after each step.
     """
     if process == "inside":
         from winnow.engines.native.sampler import Native
