@@ -260,7 +260,7 @@ def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") ->
 
 def placed(value: Any, folder: str | Path, key: str = "") -> Any:
     """The value of a dotted key with absolute paths. A member "file.py:function" and a template's file are relative to
-    `folder`. A member's options are whatever its function makes of them.
+    `folder`. A member's options stay as they are.
     """
     if isinstance(value, Mapping):
         return {name: placed(inner, folder, f"{key}.{name}" if key else name) for name, inner in value.items()}

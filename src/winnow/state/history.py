@@ -308,10 +308,14 @@ def unpacked(text: str, dtype: str) -> Any:
 
 
 def packed_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping of texts to JSON values and arrays [n] of integers or floats, as JSON."""
+    """A mapping of texts to JSON values and arrays [n] of integers or floats, as JSON. Raises ValueError for any other
+    array, because another one would be restored.
+    """
     plain: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, np.ndarray):
+            if value.ndim != 1 or value.dtype.kind not in "iuf":
+                raise ValueError(f"{name!r} as {value.dtype} of shape {value.shape}")
             dtype = "<i8" if np.issubdtype(value.dtype, np.integer) else "<f8"
             plain[name] = {"dtype": dtype, BYTES: packed(value, dtype)}
         else:
