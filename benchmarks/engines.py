@@ -73,7 +73,8 @@ def bundled(
 ) -> tuple[EngineContext, list[Prompt]]:
     """An engine's context for `at_once` concurrent rollouts, and the first `prompts` prompts; or of another model."""
     loaded = load(model, dtype=dtype)
-    rendered = render(arithmetic("validation")[:prompts], loaded.tokenizer, template="chat", max_prompt_tokens=512)
+    problems = arithmetic("validation", size=prompts)
+    rendered = render(problems, loaded.tokenizer, template="chat", max_prompt_tokens=512)
     context = EngineContext(
         model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=at_once
     )

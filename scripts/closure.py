@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "winnow"
@@ -55,11 +55,14 @@ def packages_above(name: str) -> Iterator[str]:
     return (".".join(parts[:end]) for end in range(2, len(parts)))
 
 
-def import_graph(files: Mapping[str, Path]) -> dict[str, set[str]]:
-    """module -> the modules that it imports, with the packages above them."""
-    direct = {
-        name: imported(ast.walk(ast.parse(path.read_text(encoding="utf-8"))), files) for name, path in files.items()
-    }
+def nodes(path: Path) -> Iterable[ast.AST]:
+    """Of a file's syntax tree."""
+    return ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def import_graph(files: Mapping[str, Path], nodes: Callable[[Path], Iterable[ast.AST]] = nodes) -> dict[str, set[str]]:
+    """module -> the modules that it imports, with the packages above them. `nodes` may remember those of a file."""
+    direct = {name: imported(nodes(path), files) for name, path in files.items()}
     return {
         name: {*found, *(above for each in found for above in packages_above(each))} for name, found in direct.items()
     }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from winnow.tasks import chat
 
 FOLDER = Path(__file__).parent / "fixtures" / "chat_templates"
 CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -37,3 +41,17 @@ def of_bytes(template: str, special: Sequence[str]) -> PreTrainedTokenizerFast:
 def like(name: str) -> PreTrainedTokenizerFast:
     """The tokenizer with the template of this name."""
     return of_bytes((FOLDER / f"{name}.jinja").read_text(encoding="utf-8"), LIKE[name])
+
+
+def render_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates are rendered in this process, without limits, and not in a fork of it, which takes a twentieth of a
+    second. `monkeypatch.undo()` in a test is for forks again.
+    """
+
+    def written(texts: Iterator[str]) -> tuple[bytes, int]:
+        pipe = io.BytesIO()
+        chat._write_texts(pipe, texts)
+        return pipe.getvalue(), 0
+
+    monkeypatch.setattr(chat, "_in_child", written)
+    monkeypatch.setattr(chat, "_limit", lambda what, most: None)

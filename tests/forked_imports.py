@@ -20,6 +20,11 @@ import transformers.models.auto.tokenization_auto
 import transformers.models.llama.modeling_llama
 import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
+import winnow.commands
+import winnow.training.fit  # noqa: F401
+import winnow_lab.profile.measurement
+import winnow_lab.profile.work  # noqa: F401
+
 gc.collect()
 gc.freeze()
 gc.enable()

@@ -74,11 +74,15 @@ def planned(tmp_path, monkeypatch, size, *arguments, command="check"):
     """What the command prints for a model of that size, and prompts of up to the 512 tokens that are kept."""
     for module in ("winnow.commands.check.dry_run", "winnow.memory.plan"):
         monkeypatch.setattr(f"{module}.free_on_device", lambda device: None)  # unknown: this machine is not the target
-    for split in ("train", "test"):
-        rows = [json.dumps({"question": f"{'1 + ' * i}1?", "answer": f"#### {i + 1}"}) + "\n" for i in range(300)]
+    # A term has four tokens, and the rest of a prompt fewer than 270: the longest that is kept is one of `long`.
+    long = [(f"{'1 + ' * i}1?", i + 1) for i in range(60, 150)]
+    short = [(f"{i} + 1?", i + 1) for i in range(300)]
+    for split, problems in (("train", short[:80]), ("test", [*long, *short[80:]])):
+        rows = [json.dumps({"question": asked, "answer": f"#### {gold}"}) + "\n" for asked, gold in problems]
         (tmp_path / f"{split}.jsonl").write_text("".join(rows))
     (tmp_path / "model").mkdir()
-    sets = (f"task.path={tmp_path}", f"model.path={model_folder(size, tmp_path / 'model')}", "device=cuda")
+    model = model_folder(size, tmp_path / "model")
+    sets = (f"task.path={tmp_path}", f"model.path={model}", "device=cuda", "verify.workers=0")
     result = CliRunner().invoke(app, [command, *arguments, *(part for key in sets for part in ("--set", key))])
     assert result.exit_code == 0, result.output
     return result.output

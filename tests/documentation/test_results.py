@@ -13,7 +13,7 @@ import tomllib
 import numpy as np
 import pytest
 from doc_pages import REPOSITORY
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 SPEC = importlib.util.spec_from_file_location("results_page", REPOSITORY / "scripts" / "results.py")
 results_page = importlib.util.module_from_spec(SPEC)
@@ -270,7 +270,7 @@ def test_every_primary_word_is_recomputed_from_the_stored_times(claim):
             pairs = [(a, b) for a in at for b in at if a < b]
             variance = np.mean([(at[a] - at[b])[:look].var(ddof=1) for a, b in pairs])
             middle = (at[first] - at[second])[:look].mean()
-            half = [student.isf(p / 2, 2 * (look - 1)) * math.sqrt(variance / look) for p in LEVELS[look]]
+            half = [-stdtrit(2 * (look - 1), p / 2) * math.sqrt(variance / look) for p in LEVELS[look]]
             low, high = math.exp(middle - half[0]), math.exp(middle + half[0])
             near = math.exp(middle - half[1]), math.exp(middle + half[1])
             out = never[first][:look].any(), never[second][:look].any()
@@ -299,7 +299,7 @@ def filled(result, source, side):
 
 
 def interval(differences, share):
-    half = student.ppf((1 + share) / 2, len(differences) - 1) * differences.std(ddof=1) / math.sqrt(len(differences))
+    half = stdtrit(len(differences) - 1, (1 + share) / 2) * differences.std(ddof=1) / math.sqrt(len(differences))
     return math.exp(differences.mean() - half), math.exp(differences.mean() + half)
 
 

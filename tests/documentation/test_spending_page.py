@@ -199,9 +199,15 @@ def kinds(long_and_correct):
         yield cuts.RolloutKind(length=8, correct=correct, probability=0.5 * share, logprob=-2.0)
 
 
+@functools.cache
+def plain_cut(rule, share):
+    """What is left under a rule, whatever the advantage."""
+    return cuts.expected(rule, tuple(kinds(share)), 8)
+
+
 def cut_factors(rule, share, advantage):
     """The factors of the four kinds, and what else is expected. A baseline of the step is the mean of what is left."""
-    plain = cuts.expected(rule, tuple(kinds(share)), 8)
+    plain = plain_cut(rule, share)
     found = cuts.expected(rule, tuple(kinds(share)), 8, credits(advantage)(plain.correct / plain.kept))
     return found, [abs(factor) for factor in found.gradient.tolist()]
 

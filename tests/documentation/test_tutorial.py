@@ -20,7 +20,10 @@ from winnow.testing import check_member
 PAGE = "docs/tutorial.md"
 # As a reader would: fewer steps than the page's 40 and 20, fewer held-out problems, and the trainer runs the reward.
 FEWER = {"step-000040": "step-000005", "steps=20": "steps=8", "steps=5": "steps=1"}
-SMALL = ("threads=1", "device=cpu", "verify.workers=0", "evaluate.problems=16", "evaluate.every=0")
+SMALL = (
+    "threads=1", "device=cpu", "verify.workers=0", "evaluate.problems=16", "evaluate.every=0", "evaluate.greedy=false",
+)  # fmt: skip
+FUNCTION = ("rollout.prompts_per_step=2", "evaluate.problems=2")  # of section 7, whose run nobody reads
 
 
 class Reader:
@@ -43,13 +46,16 @@ class Reader:
         for shown, done in FEWER.items():
             command = command.replace(shown, done)
         name, arguments = words(command)
-        small = [part for assignment in SMALL for part in ("--set", assignment)]
-        if name == "train":
+        smaller = (*SMALL, *(FUNCTION if "runs/function" in command else ()))
+        small = [part for assignment in smaller for part in ("--set", assignment)]
+        if name in ("train", "check"):
             arguments = [arguments[0], *small, *arguments[1:]]
         if name == "eval":
             arguments += ["--set", "threads=1", "--set", "verify.workers=0", "--samples", "2"]
         if name in ("audit", "score"):
             arguments += ["--set", "verify.workers=0"]
+        if "task.most" in command and name == "audit":
+            arguments += ["--set", "task.size=50"]  # for 400
         result = CliRunner().invoke(app, [name, *arguments])
         assert result.exit_code == (1 if "mentioned" in command else 0), (command, result.output, result.exception)
         self.said[command] = result.output
@@ -59,7 +65,9 @@ class Reader:
 def reader(tmp_path_factory):
     """The page, gone through once."""
     reader = Reader(tmp_path_factory.mktemp("shop"))
-    with contextlib.chdir(reader.folder), contextlib.redirect_stdout(io.StringIO()):
+    here, patch = contextlib.chdir(reader.folder), pytest.MonkeyPatch.context()
+    with here, patch as patched, contextlib.redirect_stdout(io.StringIO()):
+        patched.setattr("winnow.models.products.SECONDS", 0.0)  # `check` times products for half a second
         for block in blocks(PAGE):
             if block.language in ("python", "toml"):
                 (name,) = re.findall(r"\A# (\S+)\n", block.text)

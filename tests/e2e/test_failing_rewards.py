@@ -105,17 +105,17 @@ def test_what_fails_in_any_way_is_left_out_and_reported(with_reward: Smallest) -
 
 def test_a_tenth_that_fails_stops_a_run_that_allows_a_twentieth(with_reward: Smallest) -> None:
     """After 20 failures, that is in the third step."""
-    limits = {"workers": 1, "timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.05}
+    limits = {"workers": 0, "max_failure_share": 0.05}
     rollout = {"prompts_per_step": 8, "rollouts_per_prompt": 10, "max_new_tokens": 8}
     with refused(winnow.VerifierError, "raises", 24, 240, "5.0%", code="verifier.failed"):
         winnow.train(**with_reward("raises", steps=3, rollout=rollout, verify=limits))
 
 
 def test_an_evaluation_without_failures_does_not_outnumber_training_s(with_reward: Smallest) -> None:
-    """A tenth of training's verdicts fails; with the evaluations' 400 verdicts a step it would be a fiftieth."""
-    limits = {"workers": 1, "timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.05}
+    """A tenth of training's verdicts fails; with the evaluations' 160 verdicts a step it would be a thirtieth."""
+    limits = {"workers": 0, "max_failure_share": 0.05}
     rollout = {"prompts_per_step": 8, "rollouts_per_prompt": 10, "max_new_tokens": 2}
-    evaluation = {"problems": 100, "rollouts_per_prompt": 3, "greedy": True, "every": 1, "split": "train"}
+    evaluation = {"problems": 40, "rollouts_per_prompt": 3, "greedy": True, "every": 1, "split": "train"}
     task = {"use": "arithmetic", "levels": [2], "size": 400}
     with refused(winnow.VerifierError, "raises", 24, 240, code="verifier.failed"):
         winnow.train(**with_reward("raises", steps=3, rollout=rollout, verify=limits, evaluate=evaluation, task=task))
@@ -123,8 +123,10 @@ def test_an_evaluation_without_failures_does_not_outnumber_training_s(with_rewar
 
 def test_an_evaluation_is_judged_by_itself(with_reward: Smallest) -> None:
     """Its greedy rollouts included, and in its own words."""
+    limits = {"workers": 0, "max_failure_share": 0.2}
+    evaluation = {"problems": 1, "rollouts_per_prompt": 4, "greedy": True}
     with refused(winnow.VerifierError, "evaluation", "5 raised", code="verifier.failed"):
-        winnow.train(**with_reward("always_raises", evaluate={"problems": 1, "rollouts_per_prompt": 4, "greedy": True}))
+        winnow.train(**with_reward("always_raises", evaluate=evaluation, verify=limits))
 
 
 def test_a_round_of_dynamic_sampling_that_fails_is_judged_with_its_step(smallest: Smallest) -> None:

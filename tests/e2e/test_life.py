@@ -170,7 +170,12 @@ def fail():
 
 @pytest.mark.parametrize(
     ("moment", "saved"),
-    [("evaluate", 2), ("first update", 2), ("second update", None), ("sync", 3)],
+    [
+        pytest.param("evaluate", 2, marks=pytest.mark.slow),  # saved at the same boundary as the first update's
+        ("first update", 2),
+        ("second update", None),
+        ("sync", 3),
+    ],
 )
 def test_intact_weights_are_saved_before_an_error_and_are_resumed(moment, saved, trapped, whole, tmp_path):
     """Of the steps 0 to 3 the third breaks off; no checkpoint is due before the last."""

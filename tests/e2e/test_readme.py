@@ -42,7 +42,7 @@ SMALL = (
 )  # fmt: skip
 
 
-SMALLER = 'steps=1, rollout={"prompts_per_step": 4}, evaluate={"problems": 8}'
+SMALLER = 'steps=1, rollout={"prompts_per_step": 4}, evaluate={"problems": 8, "rollouts_per_prompt": 2}'
 
 
 def smaller(code):
@@ -82,6 +82,15 @@ def test_every_override_it_names_is_sound(assignment):
     resolve_file(find_config("arithmetic", REPOSITORY), [assignment])
 
 
+INSIDE = ("--set", "verify.workers=0")
+LESS = {  # of its work, by command
+    "score": INSIDE,
+    "eval": (*INSIDE, "--samples", "2"),  # for 8
+    "audit": (*INSIDE, "--set", "task.size=16"),  # for 4096
+    "plan": ("--draws", "20"),  # for 200
+}
+
+
 def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
     """In order, on the demo's configuration made small: 2 steps for 60, 3 for 90, and 8 problems for 128."""
     monkeypatch.chdir(tmp_path)
@@ -102,11 +111,7 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
         if name == "train":
             own = [*SMALL] if any(word.startswith("steps=") for word in arguments) else [*SMALL, "steps=1"]
             arguments += [part for key in own for part in ("--set", key)]
-        if name in ("eval", "score", "audit"):
-            arguments += ["--set", "verify.workers=0"]
-        if name == "audit":
-            arguments += ["--set", "task.size=64"]  # for 4096
-        done.append((name, run(name, arguments)))
+        done.append((name, run(name, [*arguments, *LESS.get(name, ())])))
     assert [name for name, _ in done] == [
         "train",
         "list",

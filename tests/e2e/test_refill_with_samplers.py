@@ -47,10 +47,10 @@ def test_a_step_has_no_prompt_twice(smallest, name):
 
 
 def test_a_resume_refills_with_the_same_prompts(smallest, tmp_path):
-    config = config_of(smallest, "mopps", checkpoint={"every": 1, "keep_last": 9})
+    config = config_of(smallest, "mopps", checkpoint={"every": 4, "keep_last": 9})
     whole = winnow.train(**{**config, "output": str(tmp_path / "whole")})
     shutil.copytree(whole.folder, tmp_path / "half")
-    for step in range(5, 10):
+    for step in (8, 9):
         shutil.rmtree(tmp_path / "half" / "checkpoints" / f"step-{step:06d}")
     resumed = winnow.train(**{**config, "output": str(tmp_path / "half")}, resume=True)
 

@@ -24,22 +24,33 @@ COSTS = Path(__file__).parents[2] / "configs" / "costs" / "two_cpu_cores.json"
 SIZES = {"use": "auto", "every": 2, "prompts_per_step": (2, 8), "rollouts_per_prompt": (2, 8)}
 
 
-@pytest.fixture
-def run(smallest, tmp_path):
+def trainer(smallest, home):
     """run("name", costs=...) trains six steps in a folder of that name, and returns its notices."""
 
     def train(name, *, resume=False, costs=None, **keys):
         plan = SIZES if costs is None else {**SIZES, "costs": str(costs)}
-        base = {"steps": 6, "plan": plan, "checkpoint": {"every": 1, "keep_last": 9}, "output": str(tmp_path / name)}
+        base = {"steps": 6, "plan": plan, "checkpoint": {"every": 0}, "output": str(home / name)}
         notices = []
         fit(
-            resolve_members(validate(smallest(**{**base, **keys})), tmp_path),
+            resolve_members(validate(smallest(**{**base, **keys})), home),
             resume=resume,
             watch=lambda event: notices.append(event.text) if isinstance(event, Notice) else None,
         )
         return notices
 
     return train
+
+
+@pytest.fixture
+def run(smallest, tmp_path):
+    return trainer(smallest, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def given(smallest_in, tmp_path_factory):
+    """The folder of a run at given costs, for tests that only read it, and its notices."""
+    home = tmp_path_factory.mktemp("given")
+    return home / "run", trainer(smallest_in(home), home)("run", costs=COSTS)
 
 
 def weights(folder, step=6):
@@ -58,22 +69,21 @@ def without_seconds(folder):
     return {step: {**row, "seconds": 0} for step, row in read_decisions(folder).items()}
 
 
-def test_two_runs_at_given_costs_are_equal(run, tmp_path):
-    for name in ("one", "two"):
-        run(name, costs=COSTS)
-    assert same(weights(tmp_path / "one"), weights(tmp_path / "two"))
-    assert without_seconds(tmp_path / "one") == without_seconds(tmp_path / "two")
-    assert list(read_decisions(tmp_path / "one")) == [2, 4]
-    assert len(set(settings(tmp_path / "one"))) > 1
-    assert {row["policy/gradient_square"] > 0 for row in read_metrics(tmp_path / "one")[1:6]} == {True}
+def test_two_runs_at_given_costs_are_equal(given, run, tmp_path):
+    one, _ = given
+    run("two", costs=COSTS)
+    assert same(weights(one), weights(tmp_path / "two"))
+    assert without_seconds(one) == without_seconds(tmp_path / "two")
+    assert list(read_decisions(one)) == [2, 4]
+    assert len(set(settings(one))) > 1
+    assert {row["policy/gradient_square"] > 0 for row in read_metrics(one)[1:6]} == {True}
 
 
-def test_every_decision_is_computed_again_from_its_row_alone(run, tmp_path):
+def test_every_decision_is_computed_again_from_its_row_alone(given, run, tmp_path):
     """To the same bits, with measured and with given seconds; and another measurement gives other forecasts."""
     run("measured")
-    run("given", costs=COSTS)
-    for name in ("measured", "given"):
-        rows = read_decisions(tmp_path / name)
+    for folder in (tmp_path / "measured", given[0]):
+        rows = read_decisions(folder)
         assert list(rows) == [2, 4]
         for row in rows.values():
             found = decided({key: row[key] for key in ("run", "before", "jump", "whole", "evidence")})
@@ -87,10 +97,10 @@ def test_every_decision_is_computed_again_from_its_row_alone(run, tmp_path):
             assert decided(row)["expected"] != found["expected"]
 
 
-def test_a_step_has_the_sizes_of_the_decision_before_it(run, tmp_path):
-    notices = run("run", costs=COSTS)
-    found, rows = settings(tmp_path / "run"), read_metrics(tmp_path / "run")
-    decisions = read_decisions(tmp_path / "run")
+def test_a_step_has_the_sizes_of_the_decision_before_it(given):
+    folder, notices = given
+    found, rows = settings(folder), read_metrics(folder)
+    decisions = read_decisions(folder)
     assert found[0] == found[1]
     assert vars(found[2]) == vars(found[3]) == decisions[2]["chosen"]
     assert vars(found[4]) == vars(found[5]) == decisions[4]["chosen"]
@@ -102,7 +112,8 @@ def test_a_step_has_the_sizes_of_the_decision_before_it(run, tmp_path):
 
 def test_a_resume_repeats_the_decisions_of_its_log_and_not_its_seconds(run, tmp_path, monkeypatch):
     """The run is interrupted after step 5, and its last checkpoints are lost: its own seconds are another run's."""
-    run("run")
+    saves = {"every": 1, "keep_last": 9}
+    run("run", checkpoint=saves)
     folder = tmp_path / "run"
     before, after = read_decisions(folder), weights(folder)
     for step in (2, 3, 4, 5, 6):
@@ -113,7 +124,7 @@ def test_a_resume_repeats_the_decisions_of_its_log_and_not_its_seconds(run, tmp_
     with (folder / DECISIONS).open("ab") as file:
         file.write(b'{"step": 6, "wind')  # it was being written
     monkeypatch.setattr(RunSizes, "decide", lambda *_: pytest.fail("a decision was made again"))
-    run("run", resume=True)
+    run("run", resume=True, checkpoint=saves)
     assert read_decisions(folder) == before
     assert same(weights(folder), after)
 
@@ -126,7 +137,7 @@ def test_a_resume_with_another_learning_rate_decides_anew(run, tmp_path, smalles
         file.write(json.dumps(stale) + "\n")
     config = smallest(
         steps=6, output=str(folder), plan={**SIZES, "costs": str(COSTS)}, optimizer={"learning_rate": 2e-3},
-        checkpoint={"every": 1, "keep_last": 9},
+        checkpoint={"every": 0},
     )  # fmt: skip
     fit(resolve_members(validate(config), tmp_path), resume=True, allow_change=["optimizer.learning_rate"])
     assert read_decisions(folder)[4]["window"] == [2, 3]  # that of the stale one is [0, 1]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-import forked
 from refusals import check_refusal, refusal_of
 from winnow.commands import app
 from winnow.installed import is_installed
@@ -45,15 +45,20 @@ def called(*arguments):
     return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
 
 
+def in_this_process(arguments):
+    """`python ARGUMENTS`, which start winnow."""
+    option, winnow, *command = arguments
+    assert (option, winnow) == ("-m", "winnow")
+    return CliRunner().invoke(app, command)
+
+
 class Ended:
-    """A run that was trained in a fork."""
+    """A run that was trained in this process."""
 
     def __init__(self, run, arguments):
-        python, winnow, *command = arguments
-        assert (python, winnow) == ("-m", "winnow")
-        done = forked.winnow(*command)
-        run.log.write_text(done.stdout + done.stderr)
-        self.end = ProcessEnd(done.returncode)
+        done = in_this_process(arguments)
+        run.log.write_text(done.output)
+        self.end = ProcessEnd(done.exit_code)
 
     def poll(self):
         return self.end
@@ -63,9 +68,14 @@ class Ended:
 
 
 def test_a_sweep_trains_each_configuration_and_is_resumed_once_finished(tmp_path, monkeypatch):
-    """Each run in a fork; test_run_sweep.py starts children as a sweep does."""
+    """Each command in this process; test_run_sweep.py starts children as a sweep does."""
+
+    def compared(arguments, *, check):
+        return SimpleNamespace(returncode=in_this_process([*arguments[1:], "--no-plot"]).exit_code)
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(OnThisMachine, "start", lambda self, run, arguments: Ended(run, arguments))
+    monkeypatch.setattr("winnow_lab.sweep.process.subprocess", SimpleNamespace(run=compared))
     (tmp_path / "small.toml").write_text(SWEEP)
     result = called("small.toml")
 

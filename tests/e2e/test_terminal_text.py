@@ -147,7 +147,8 @@ def test_a_task_and_responses_that_are_judged(tmp_path):
     assert r"\ufeff\x00\ud800" in said("score", file, "--reward", f"{tmp_path}/mine.py:bad", "--workers", "0")
     of_task = {"question": HOSTILE[:-1], "answer": HOSTILE[:-1]}  # which refuses surrogates
     file.write_text("".join(json.dumps({**of_task, "question": f"{n} {HOSTILE[:-1]}"}) + "\n" for n in range(20)))
-    assert ESCAPED in said("audit", "jsonl", "--set", f"task.path={file}", "--reward", "gsm8k")
+    here = ("--set", "verify.workers=0")
+    assert ESCAPED in said("audit", "jsonl", "--set", f"task.path={file}", "--reward", "gsm8k", *here)
 
 
 @pytest.fixture

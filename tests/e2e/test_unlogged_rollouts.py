@@ -44,19 +44,19 @@ def test_a_run_is_shown_without_its_rollouts(runs, name):
     assert len(read_decisions(runs / name)) == 2 * (name == "auto")
 
 
-@pytest.mark.parametrize("name", ["fixed", "auto"])
-def test_the_report_and_the_picture_are_made_of_metrics(runs, name, tmp_path):
-    report = winnow("report", runs / name, "-o", tmp_path / "report.html")
+def test_the_report_and_the_picture_are_made_of_metrics(runs, tmp_path):
+    """Of the run that has more of them."""
+    report = winnow("report", runs / "auto", "-o", tmp_path / "report.html")
     assert report.exit_code == 0, report.output
     assert "log.rollouts" in report.output
     assert (tmp_path / "report.html").stat().st_size > 100_000
-    plot = winnow("plot", runs / name, "-o", tmp_path / "plot.svg")
+    plot = winnow("plot", runs / "auto", "-o", tmp_path / "plot.svg")
     assert plot.exit_code == 0, plot.output
     assert (tmp_path / "plot.svg").is_file()
 
 
 def test_runs_are_compared_by_their_metrics(runs, tmp_path):
-    result = winnow("compare", runs / "fixed", runs / "auto", "-o", tmp_path / "comparison")
+    result = winnow("compare", runs / "fixed", runs / "auto", "-o", tmp_path / "comparison", "--no-plot")
     assert result.exit_code == 0, result.output
 
 

@@ -36,6 +36,6 @@ def test_a_module_that_no_test_imports_runs_no_foreign_room():
 
 
 def test_what_needs_another_environment_is_named_by_its_folder():
-    chosen = changed_tests.affected(["src/winnow/errors.py"])
+    chosen = changed_tests.affected(["src/winnow_lab/replay/replaying.py", "src/winnow/engines/vllm/engine.py"])
     assert {"tests/with_trl", "tests/with_vllm"} <= set(chosen)
     assert [name for name in chosen if name.startswith("tests/with_") and name.endswith(".py")] == []

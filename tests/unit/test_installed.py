@@ -67,7 +67,7 @@ def test_a_run_is_refused_with_a_package_of_another_version(keys, monkeypatch):
 
 def test_check_requires_installed_packages_only_for_this_machine(monkeypatch):
     monkeypatch.setattr(resolve, "is_installed", lambda package: package != "vllm")
-    few = ("--set", "task.size=64", "--set", "evaluate.problems=4")
+    few = ("--set", "task.size=64", "--set", "evaluate.problems=4", "--set", "verify.workers=0")
     command = ["check", str(CONFIG), *few, "--set", "rollout.engine=vllm", "--set", "device=cpu"]
     here = CliRunner().invoke(app, command)
     assert here.exit_code == 2

@@ -62,9 +62,14 @@ def floor_of(name: str) -> int:
 
 
 @functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def nodes(path: Path) -> list[ast.AST]:
     """Of a file's syntax tree, for all laws."""
-    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return list(ast.walk(tree(path)))
 
 
 def imports(path: Path) -> set[str]:
@@ -94,7 +99,7 @@ OUTSIDE = {"alarms", "learner", "memory", "models", "rewards", "tasks", "tracker
 
 def test_what_a_step_imports_is_read_in_an_afternoon():
     """In the end, with imports in functions and for type checkers; `python scripts/closure.py` shows what brings it."""
-    reached = closure.closure(closure.import_graph(closure.modules(SOURCE)), STEP)
+    reached = closure.closure(closure.import_graph(closure.modules(SOURCE), nodes), STEP)
     assert {"winnow.records", "winnow.core.plan", "winnow.budget.selection", "winnow.core"} < reached
     assert not OUTSIDE & {name.split(".")[1] for name in reached}
     assert len(reached) <= FILES_OF_STEP
@@ -265,7 +270,7 @@ def late_constants(body: list[ast.stmt]) -> list[str]:
 
 def test_constants_precede_functions():
     assert late_constants(ast.parse("A = 1\ndef f(): ...\n_B: int = 2\nC = D = 3\nc = 4").body) == ["_B", "C", "D"]
-    late = [path for path in FILES if late_constants(ast.parse(path.read_text(encoding="utf-8")).body)]
+    late = [path for path in FILES if late_constants(tree(path).body)]
     assert len(late) <= MOST_WITH_LATE_CONSTANTS, late
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from winnow.records import (
     Alarm,
@@ -29,6 +27,9 @@ from winnow.records import (
     TrainingSequence,
     UpdateResult,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 

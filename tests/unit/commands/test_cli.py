@@ -27,7 +27,8 @@ GSM8K = "".join(
 )
 # Runs commands one after the other in one interpreter, and prints which of the named modules each has left imported.
 IMPORTS = """
-import json, sys
+import gc, json, sys
+gc.disable()  # to look through what is imported would take a second
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 from winnow.commands import app
@@ -40,8 +41,9 @@ for arguments in calls:
 """
 # What computes with a model: to import it would double the time of `check`.
 HEAVY = ["transformers.modeling_utils", "transformers.generation.utils", "peft", "torch._dynamo"]
-FEW = ("--set", "task.size=64", "--set", "evaluate.problems=4")
-FEW_ARITHMETIC = 'task = { use = "arithmetic", size = 64 }\n'  # no more problems than a test reads
+FEW = ("--set", "task.size=64", "--set", "evaluate.problems=4", "--set", "verify.workers=0")
+# no more problems than a test reads, and no process for their golds
+FEW_ARITHMETIC = 'task = { use = "arithmetic", size = 64 }\nverify = { workers = 0 }\n'
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +108,11 @@ def test_a_command_reads_the_tokenizer_once(monkeypatch, tmp_path):
         return reader(path, **options)
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "from_pretrained", counted)
-    few = (*FEW, "--set", "verify.workers=0")
-    assert winnow("check", "arithmetic", *few).exit_code == 0
+    assert winnow("check", "arithmetic", *FEW).exit_code == 0
     assert len(read) == 1
-    few += (
-        "--set",
-        "rollout.prompts_per_step=2",
-        "--set",
-        "rollout.max_new_tokens=2",
-        "--set",
-        "evaluate.greedy=false",
-    )
-    trained = winnow("train", "arithmetic", *few, "--set", "steps=1", "--output", tmp_path / "run")
+    short = ("steps=1", "rollout.prompts_per_step=2", "rollout.max_new_tokens=2", "evaluate.greedy=false")
+    few = (*FEW, *(f"--set={one}" for one in (*short, "evaluate.rollouts_per_prompt=2")))
+    trained = winnow("train", "arithmetic", *few, "--output", tmp_path / "run")
     assert trained.exit_code == 0, trained.output
     assert len(read) == 2
 
@@ -204,7 +199,7 @@ def test_a_plot_replaces_an_older_one_and_nothing_that_shares_its_bytes(tmp_path
     assert not (run / ".plot.png.draft").is_symlink()
 
 
-def test_plot_replaces_no_picture_of_another_program(tmp_path):
+def test_plot_replaces_no_picture_of_another_program(tmp_path, no_picture):
     """Beside a log without the manifest of a run, as in the folder of another trainer."""
     write_run(tmp_path / "toy")
     (tmp_path / "mine").mkdir()

@@ -117,7 +117,8 @@ def test_score_reads_responses_from_parquet(tmp_path: Path) -> None:
 
     rows = [{"response": f"#### {i}", "solution": ["1", "2"], "id": f"r{i}"} for i in range(4)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "saved.parquet")
-    done = winnow("score", tmp_path / "saved.parquet", "--reward", "gsm8k", "-o", tmp_path / "out.jsonl")
+    how = ("--reward", "gsm8k", "--workers", 0)
+    done = winnow("score", tmp_path / "saved.parquet", *how, "-o", tmp_path / "out.jsonl")
     assert done.exit_code == 0, done.output
     scored = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(row["line"], row["id"], row["kind"]) for row in scored] == [

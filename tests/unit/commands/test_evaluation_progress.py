@@ -36,7 +36,8 @@ def test_the_metrics_are_written_if_the_results_cannot_be_printed(tmp_path, monk
     monkeypatch.setattr("winnow.commands.eval.print_text", closed)
     few = ["--task=arithmetic", "--problems=1", "--samples=1", "--no-greedy", "--set=rollout.max_new_tokens=2"]
     file = tmp_path / "metrics.json"
-    result = CliRunner().invoke(app, ["eval", "bundled", *few, "--set=verify.workers=0", "--json", str(file)])
+    few += ["--set=verify.workers=0", "--set=task.size=8"]
+    result = CliRunner().invoke(app, ["eval", "bundled", *few, "--json", str(file)])
     assert result.exit_code != 0
     assert json.loads(file.read_text())["tasks"]["arithmetic"]["problems"] == 1
 

@@ -63,6 +63,7 @@ def test_a_failed_run_is_resumed_only_if_a_step_was_finished(tmp_path, monkeypat
     (tmp_path / "mine.py").write_text(REWARD)
     monkeypatch.setattr("winnow.commands.train.here.has_finished_step", lambda folder: finished)
     few = ("rollout.prompts_per_step=2", "select=all", "task.size=8", "evaluate.problems=1", "device=cpu")
+    few += ("verify.workers=0", "rollout.max_new_tokens=4")
     sets = [word for key in (f"reward={tmp_path}/mine.py:reward", *few) for word in ("--set", key)]
     output = ("--output", str(tmp_path / "run"), "--progress", "none")
     result = CliRunner().invoke(app, ["train", str(CONFIG), *sets, *output])

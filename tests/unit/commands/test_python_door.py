@@ -23,6 +23,7 @@ from winnow.state.checkpoint import newest
 from winnow_lab.sweep_folder import read_sweep
 
 QUIET = {"progress": False}
+NO_WORKER = {"workers": 0}  # a process costs more than the evaluation
 
 
 def even(prompt, rollout):
@@ -188,7 +189,8 @@ def test_a_checkpoint_is_only_evaluated_on_its_runs_problems(small, tmp_path, mo
 
 def test_an_evaluation_warns_of_a_format_that_the_prompt_does_not_request():
     few = {"task": {"use": "arithmetic", "size": 8}, "problems": 1, "rollouts_per_prompt": 1, "greedy": False}
-    (warning,) = winnow.evaluate("bundled", **few, rollout={"max_new_tokens": 2}, reward="boxed").warnings
+    short = {"rollout": {"max_new_tokens": 2}, "verify": NO_WORKER}
+    (warning,) = winnow.evaluate("bundled", **few, **short, reward="boxed").warnings
     assert "reward = 'boxed'" in warning
     assert r"\boxed" in warning
 
@@ -395,7 +397,7 @@ def test_an_evaluation_uses_a_given_table_and_does_not_change_it():
     table = {"problems": 1, "rollouts_per_prompt": 1, "greedy": False, "split": "validation"}
     before = dict(table)
     task = {"use": "arithmetic", "size": 16}
-    found = winnow.evaluate("bundled", evaluate=table, task=task, rollout={"max_new_tokens": 2})
+    found = winnow.evaluate("bundled", evaluate=table, task=task, rollout={"max_new_tokens": 2}, verify=NO_WORKER)
     assert (table, found.settings()["split"]) == (before, "validation")
 
 
@@ -408,4 +410,5 @@ def test_an_evaluation_from_python_is_of_one_model_and_one_task(name):
 @pytest.mark.parametrize("progress", [True, "plain", False])
 def test_an_evaluation_accepts_what_train_accepts_for_its_display(progress):
     few = {"task": {"use": "arithmetic", "size": 8}, "problems": 1, "rollouts_per_prompt": 1, "greedy": False}
-    assert len(winnow.evaluate("bundled", **few, rollout={"max_new_tokens": 2}, progress=progress).rows) == 1
+    short = {"rollout": {"max_new_tokens": 2}, "verify": NO_WORKER}
+    assert len(winnow.evaluate("bundled", **few, **short, progress=progress).rows) == 1

@@ -16,7 +16,7 @@ from winnow.state.saved_runs import read_manifest
 SMALL = {
     "device": "cpu",
     "threads": 1,
-    "rollout": {"prompts_per_step": 2, "rollouts_per_prompt": 4},
+    "rollout": {"prompts_per_step": 2, "rollouts_per_prompt": 4, "max_new_tokens": 4},
     "select": {"use": "max_variance", "keep_per_prompt": 2},
     "task": {"size": 64},
     "evaluate": {"problems": 2, "rollouts_per_prompt": 2, "greedy": False},
@@ -50,9 +50,8 @@ def test_the_manifest_names_the_recipe_and_no_path_of_the_package(here):
     assert manifest(run)["recipe"] == "arithmetic"
     assert [change["key"] for change in manifest(run)["changes"]] == ["steps", "steps"]
 
-    evaluated = winnow.evaluate(
-        "bundled", config="arithmetic", problems=2, rollouts_per_prompt=1, greedy=False, task={"size": 64}
-    )
+    few = {"task": {"size": 64}, "rollout": {"max_new_tokens": 4}, "verify": {"workers": 0}}
+    evaluated = winnow.evaluate("bundled", config="arithmetic", problems=2, rollouts_per_prompt=1, greedy=False, **few)
     assert {row["prompt_id"].partition("-")[0] for row in evaluated.rows} == {"arithmetic"}
     assert len(evaluated.rows) == 2
 

@@ -42,8 +42,11 @@ ALLOWED: set[tuple[str, str]] = {
 }
 
 
+LOOKED_AT = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom, ast.keyword)  # the cases of `_of`
+
+
 def violations(tree: ast.AST) -> set[str]:
-    return {found for node in ast.walk(tree) for found in _of(node)}
+    return {found for node in ast.walk(tree) if isinstance(node, LOOKED_AT) for found in _of(node)}
 
 
 def _of(node: ast.AST) -> list[str]:

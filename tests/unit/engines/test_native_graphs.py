@@ -45,7 +45,7 @@ def sampled(tokens: int, *, at_once: int = 64, recorded: bool = False, stops: bo
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["together", "one by one"])
-@pytest.mark.parametrize(("tokens", "at_once"), [(6, 64), (6, 4), (80, 4)], ids=["all", "in turns", "several blocks"])
+@pytest.mark.parametrize(("tokens", "at_once"), [(6, 64), (6, 4), (70, 5)], ids=["all", "in turns", "several blocks"])
 def test_recorded_steps_draw_the_tokens_of_plain_ones(
     tokens: int, at_once: int, stops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

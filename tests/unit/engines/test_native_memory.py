@@ -145,7 +145,7 @@ def test_earlier_requests_change_no_bit() -> None:
 def test_a_bound_holds_for_requests_of_different_shapes() -> None:
     engine = native(context(at_once=600), key_value_mb=1)
     for request in (prompts(300), prompts(5)):
-        engine.generate(request, [300], Sampling(max_new_tokens=30), seed=(0,))
+        engine.generate(request, [100], Sampling(max_new_tokens=30), seed=(0,))
         assert engine.key_value_bytes <= 2**20
 
 
@@ -183,7 +183,7 @@ def test_a_reused_row_contains_nothing_of_its_previous_rollout() -> None:
 
 
 def test_a_memory_bound_admits_fewer_rollouts_and_changes_none() -> None:
-    wanted, counts, sampling = prompts(40, 30), [300, 300], Sampling(max_new_tokens=20)
+    wanted, counts, sampling = prompts(40, 30), [120, 120], Sampling(max_new_tokens=20)
     free, bound = native(context(at_once=600)), native(context(at_once=600), key_value_mb=1)
     check_same(free.generate(wanted, counts, sampling, seed=(2,)), bound.generate(wanted, counts, sampling, seed=(2,)))
     assert bound.key_value_bytes <= 2**20 < free.key_value_bytes
@@ -243,9 +243,9 @@ def test_the_fixed_shapes_of_recorded_steps_change_no_rollout() -> None:
 @pytest.mark.parametrize(
     ("lengths", "counts", "longest", "blocks"),
     [
-        ((5,), [9], 200, 0),
+        ((5,), [9], 135, 0),
         ((400, 400, 400), [1, 1, 1], 64, 0),
-        ((5,), [40], 130, 45),
+        ((5,), [24], 130, 45),
         ((5, 5, 5, 5), [16, 16, 16, 16], 70, 70),
         ((5,), [64], 60, 34),
     ],

@@ -102,8 +102,8 @@ def layer_calls(monkeypatch: pytest.MonkeyPatch, model: Any) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("name", MODELS)
+# The head is `lm_head` in every model: whether its matrix is the embedding's is tried on one
+@pytest.mark.parametrize(("name", "tied"), [*((name, False) for name in MODELS), ("qwen2", True)])
 def test_it_samples_the_rollouts_of_the_modules(monkeypatch: pytest.MonkeyPatch, name: str, tied: bool) -> None:
     model = made(name, tie_word_embeddings=tied)
     assert is_plain(model)

@@ -71,7 +71,7 @@ def test_repeatable_sums_are_as_exact_as_plain_ones_and_never_descend(width: int
 @pytest.mark.parametrize("cut", [{}, {"top_p": 0.8}])
 def test_repeatable_sums_sample_the_same_tokens(monkeypatch: pytest.MonkeyPatch, cut: dict[str, float]) -> None:
     random = np.random.default_rng(7)
-    logits = torch.from_numpy(random.normal(0, 4, (20_000, 200))).float()
+    logits = torch.from_numpy(random.normal(0, 4, (5_000, 200))).float()
     logits[:, ::3] = -torch.inf
     u = torch.from_numpy(random.random(len(logits)))
     settings = Sampling(max_new_tokens=1, **cut)

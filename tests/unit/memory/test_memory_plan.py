@@ -136,6 +136,7 @@ def test_only_the_policy_s_kind_of_device_is_assumed():
 
 
 FEW_ON_CPU = 'task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\n'  # no more problems than a test reads
+IN_PROCESS = "--set=verify.workers=0"  # `check` tries golds, for which a process would start
 
 
 HUGE = ["update.tokens_per_micro_batch=2000000000", "rollout.prompts_per_step=64", "rollout.rollouts_per_prompt=500000"]
@@ -145,7 +146,8 @@ HUGE = ["update.tokens_per_micro_batch=2000000000", "rollout.prompts_per_step=64
 def test_a_run_that_cannot_fit_is_refused_before_it_starts(tmp_path, command):
     """Also there `check` shows where the memory goes; `train` prints no more than that it loads."""
     (tmp_path / "run.toml").write_text(f'{FEW_ON_CPU}output = "{tmp_path}/run"\n')
-    result = CliRunner().invoke(app, [command, str(tmp_path / "run.toml"), *(f"--set={text}" for text in HUGE)])
+    sets = [*(f"--set={text}" for text in HUGE), *([IN_PROCESS] if command == "check" else [])]
+    result = CliRunner().invoke(app, [command, str(tmp_path / "run.toml"), *sets])
     assert result.exit_code == 2
     assert "update.tokens_per_micro_batch" in result.stderr
     assert "model.gradient_checkpointing" in result.stderr
@@ -157,16 +159,17 @@ def test_a_run_that_cannot_fit_is_refused_before_it_starts(tmp_path, command):
 
 def test_check_prints_the_memory_plan(tmp_path):
     (tmp_path / "run.toml").write_text(FEW_ON_CPU)
-    result = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml")])
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), IN_PROCESS])
+    plan = planned(verify={"workers": 0})
     assert 'rollout.engine.use = "native"' in result.stdout
-    assert planned().jobs in result.stdout
+    assert plan.jobs in result.stdout
     for name in ("weights", "optimizer", "gradients"):
-        assert f"{name} {format_bytes(part(planned(), name).bytes)}" in result.stdout
+        assert f"{name} {format_bytes(part(plan, name).bytes)}" in result.stdout
 
 
 def test_adapters_that_do_not_fit_the_model_are_refused_by_check(tmp_path):
     (tmp_path / "run.toml").write_text(FEW_ON_CPU + '[model.lora]\ntargets = ["nope"]\n')
-    result = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml")])
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), IN_PROCESS])
     assert result.exit_code == 2
     assert "model.lora.targets" in result.stderr
     assert "nope" in result.stderr

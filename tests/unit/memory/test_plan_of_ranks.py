@@ -144,13 +144,14 @@ def test_no_advice_for_equal_shares_of_prompts_or_uneven_counts():
 
 
 def checked(tmp_path, *arguments):
-    (tmp_path / "run.toml").write_text('task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\n')
+    few = 'task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\nverify = { workers = 0 }\n'  # no process of golds
+    (tmp_path / "run.toml").write_text(few)
     return CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), *arguments])
 
 
 def test_check_plans_a_run_of_ranks_that_has_not_begun(tmp_path):
     shown = checked(tmp_path, "--ranks", "3", "--set=ranks.learner=sharded").stdout
-    assert planned(ranks_of=3, ranks=SHARDED).jobs in shown
+    assert planned(ranks_of=3, ranks=SHARDED, verify={"workers": 0}).jobs in shown
     assert "one tensor of a checkpoint 256 KiB" in shown  # the embedding of 512 x 128 in float32
     assert "11 and 10" in shown  # prompts of a step that a rank is dealt
     refused = checked(tmp_path, "--ranks", "3", "--set=ranks.learner=sharded", "--set=optimizer.moments=8bit")

@@ -43,7 +43,7 @@ def test_advice_for_memory_includes_another_form_or_an_adapter():
 
 
 def checked(tmp_path, *arguments, critic='form = "model"'):
-    few = 'task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\n'
+    few = 'task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\nverify = { workers = 0 }\n'  # no process of golds
     (tmp_path / "run.toml").write_text(f'{few}advantage = "gae"\n[critic]\n{critic}\n')
     return CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), *arguments])
 
@@ -60,7 +60,7 @@ def test_check_refuses_to_start_from_a_run_without_a_value_model(tmp_path):
 
 def test_check_names_its_parts_and_where_it_is(tmp_path):
     shown = checked(tmp_path, "--ranks", "2").stdout
-    assert planned_with("model", ranks_of=2).jobs in shown
+    assert planned_with("model", ranks_of=2, verify={"workers": 0}).jobs in shown
     for name_and_size in ("value model weights 1.9 MiB", "value model optimizer 3.9 MiB", "forward pass for values"):
         assert name_and_size in shown
     small = checked(tmp_path, "--set=device=cuda", "--memory", "100MiB")

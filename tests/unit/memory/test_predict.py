@@ -84,8 +84,15 @@ ENGINES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model", ["bundled", *NAMES])
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [
+        ("bundled", "float32"),
+        *((model, "bfloat16") for model in ("bundled", *NAMES)),
+        # slow: an arrangement knows nothing of the format, and each is planned in bfloat16
+        *(pytest.param(model, "float32", marks=pytest.mark.slow) for model in NAMES),
+    ],
+)
 def test_a_plan_from_settings_alone_is_the_plan_from_transformers_model(model, dtype, tmp_path, monkeypatch):
     path = model if model == "bundled" else str(make(model, tmp_path))
     # How a policy's activations and an engine's tables are counted has nothing in common: each way with one engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import re
 from pathlib import Path
@@ -14,11 +15,13 @@ from adversarial import PAYLOADS
 
 from refusals import refused
 from winnow.errors import ConfigError
+from winnow.installed import is_installed
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.gym import admits, foreign_field, reasoning_gym, refuse_constants
 from winnow.verify.verifiers import Verifiers
 
-factory = pytest.importorskip("reasoning_gym.factory")
+# not importorskip: it takes seconds to import, in every process that collects tests
+pytestmark = pytest.mark.skipif(not is_installed("reasoning_gym"), reason="needs the extra winnow-rl[gym]")
 
 EXECUTING = (
     "binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown", "puzzle24",
@@ -32,6 +35,10 @@ OTHERS = (
 )  # fmt: skip
 
 
+def factory() -> Any:
+    return importlib.import_module("reasoning_gym.factory")
+
+
 def entries(dataset: str, count: int = 8) -> list[dict[str, Any]]:
     made = data_set(dataset)
     return [json.loads(json.dumps(made[i])) for i in range(count)]
@@ -40,7 +47,7 @@ def entries(dataset: str, count: int = 8) -> list[dict[str, Any]]:
 @functools.cache
 def data_set(name: str) -> Any:
     """Its entries are generated when they are read; for all tests, as some take a while."""
-    return factory.create_dataset(name, seed=1, size=20)
+    return factory().create_dataset(name, seed=1, size=20)
 
 
 def score(dataset: str, entry: dict[str, Any], answer: str, text: str = "<answer>{}</answer>") -> Outcome:
@@ -138,14 +145,14 @@ def test_an_item_that_no_generator_makes_is_malformed(dataset: str, field: str, 
     ],
 )
 def test_what_the_generators_make_is_admitted(dataset: str, options: dict[str, Any]) -> None:
-    made = factory.create_dataset(dataset, seed=1, size=30, **options)
+    made = factory().create_dataset(dataset, seed=1, size=30, **options)
     assert {foreign_field(dataset, made[i]) for i in range(30)} == {None}
 
 
 def test_the_files_of_the_library_that_execute_text_are_the_known_ones() -> None:
     """A version with another one needs a grammar of the text that its scorer executes."""
     calls = re.compile(r"(?<![\w.])(?:eval|exec)\(|parse_expr\(|sympify\(|literal_eval\(|pickle|subprocess|os\.system")
-    library = Path(factory.__file__).parent
+    library = Path(factory().__file__).parent
     executing = {path.stem for path in library.rglob("*.py") if calls.search(path.read_text(encoding="utf-8"))}
     generating = {"basic_arithmetic", "codeio", "generators_00_49", "generators_50_99"}  # only the library's own text
     of_answers = {"binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown", "puzzle24"}

@@ -21,7 +21,7 @@ from winnow.run_view.plot import draw
 from winnow.run_view.summary import hints, summary
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import manifest_of
-from winnow.view.drawing import save_figure
+from winnow.view.drawing import new_figure, save_figure
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,8 @@ def test_accuracy_comes_first_and_panels_without_data_are_omitted(rows, figure):
     ]  # fmt: skip
     more = {"loss/kl": 0.1, "policy/move_followed": 0.5}
     with_more = [{**row, **more} if "budget/rollouts" in row else row for row in rows]
-    assert [axes.get_title() for axes in draw(with_more, title="toy").axes if axes.get_title()][8:] == [
-        "weights",
-        "KL divergence from the reference",
-    ]
-    bare = [{"step": 0, "budget/rollouts": 4, "reward/mean": 0.5}]
-    assert len([axes for axes in draw(bare, title="toy").axes if axes.get_title()]) == 5
+    assert [one.title for one in panels(with_more)][8:] == ["weights", "KL divergence from the reference"]
+    assert len(panels([{"step": 0, "budget/rollouts": 4, "reward/mean": 0.5}])) == 5
 
 
 def test_a_reward_of_0_and_1_has_a_band_of_one_standard_error():
@@ -189,7 +185,7 @@ def test_steps_that_trained_the_value_model_alone_are_shaded():
     (span,) = (p for p in panel(draw(rows, title="toy"), "value model").patches if p.get_label() == "policy held")
     assert (span.get_x(), span.get_width()) == (-0.5, 3.0)
     rows = [valued(i, 0.5, **({} if i == 0 else held)) for i in range(3)]
-    assert not panel(draw(rows, title="toy"), "value model").patches
+    assert [one.spans for one in panels(rows) if one.title == "value model"] == [()]
 
 
 def test_a_critic_that_is_not_trained_has_no_loss_and_no_returns():
@@ -306,11 +302,11 @@ def test_an_unreadable_manifest_has_an_empty_heading(tmp_path, manifest):
     assert heading(manifest_of(tmp_path).config) == ""
 
 
-def test_a_run_without_a_step_and_a_missing_folder_are_refused(rows, tmp_path):
+def test_a_run_without_a_step_and_a_missing_folder_are_refused(tmp_path):
     with refused(DataError, code="data.empty"):
         draw([{"step": 0, "eval/seconds": 1.0}], title="")
     with refused(DataError, tmp_path / "no" / "plot.png"):
-        save_figure(draw(rows, title=""), tmp_path / "no" / "plot.png")
+        save_figure(new_figure(1, 1), tmp_path / "no" / "plot.png")
 
 
 def test_the_summary_has_improvements_evaluations_and_costs(rows):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from chat_templates import CHATML, LIKE, like, of_bytes
+from chat_templates import CHATML, LIKE, like, of_bytes, render_here
 from refusals import refused
 from winnow.errors import DataError
 from winnow.records import Message
@@ -28,6 +28,11 @@ BRIEF = "Be brief.\nUse 'quotes' & \"more\"."
 HEAD = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
 TAIL = "<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 OF_PARTS = HEAD + "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}" + TAIL
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    render_here(monkeypatch)
 
 
 def chat(content):
@@ -56,7 +61,8 @@ def test_templates_like_the_published_ones_contain_both(name, system):
         ),
     ],
 )
-def test_prompts_by_hand(name, text):
+def test_prompts_by_hand(name, text, monkeypatch):
+    monkeypatch.undo()  # in forks
     assert chat_texts(["2?"], like(name), "Be brief.", {}) == [text]
 
 
@@ -175,6 +181,7 @@ def test_is_written(content, text, written):
 
 @pytest.mark.parametrize("once", [True, False])
 def test_a_fork_that_stands_still_is_replaced(tmp_path, monkeypatch, once):
+    monkeypatch.undo()  # in forks
     begin, begun = chat_module._child, tmp_path / "begun"
 
     def stand_still(*arguments):

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from chat_templates import CHATML, FOLDER, LIKE, like, of_bytes
+from chat_templates import CHATML, FOLDER, LIKE, like, of_bytes, render_here
 from refusals import refused
 from winnow.engines.stopping import special_tokens
 from winnow.errors import DataError
@@ -17,7 +17,13 @@ from winnow.records import Reply, ToolAnswer
 from winnow.tasks.dialogue import Dialogue
 
 
-def test_the_bundled_template_by_hand():
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    render_here(monkeypatch)
+
+
+def test_the_bundled_template_by_hand(monkeypatch):
+    monkeypatch.undo()  # in forks
     tokenizer = load_tokenizer("bundled")
     end, user, assistant, think = tokenizer.convert_tokens_to_ids(
         ["<|endoftext|>", "<|user|>", "<|assistant|>", "<think>"]

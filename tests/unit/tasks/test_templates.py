@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from chat_templates import render_here
 from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.records import Problem, Prompt
@@ -26,6 +27,11 @@ TRICKY = [
     "naïve 😀 \u2028 １２−３",
     "a\n\nb  c",
 ]
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    render_here(monkeypatch)
 
 
 def tokenizer(special: Sequence[str], *, chat: str | None = None, bos: str | None = None) -> PreTrainedTokenizerFast:
@@ -175,8 +181,11 @@ def test_the_fixed_date_leaves_the_rest_of_a_template_alone() -> None:
 @pytest.mark.parametrize(
     "endless",
     [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
-        "{% endfor %}",
+        pytest.param(  # slow, a second of computing: the next is ended by the same signal, and inside one operation
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+            "{% endfor %}{% endfor %}{% endfor %}",
+            marks=pytest.mark.slow,
+        ),
         "{% set n = namespace(x=9) %}{% for i in range(9) %}{% set n.x = n.x ** n.x %}{% endfor %}{{ n.x }}",
         "{{ 9 ** (9 ** (9 ** 9)) }}",  # computed while it is compiled
     ],
@@ -184,6 +193,7 @@ def test_the_fixed_date_leaves_the_rest_of_a_template_alone() -> None:
 )
 def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel, after a second of computing, however busy the machine is."""
+    monkeypatch.undo()  # in forks
     monkeypatch.setattr("winnow.tasks.chat.CPU_SECONDS", 0)
     model = qwen()
     model.chat_template = "{% if 'c' in messages[0].content %}" + endless + "{% endif %}{{ messages[0].content }}"
@@ -197,7 +207,7 @@ def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: p
     [
         (
             "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
-            "1024 MiB",
+            "128 MiB",
         ),
         ("{{ 1 // 0 }}", "zero"),
         ("{% for i in range(10 ** 12) %}{% endfor %}", "Range"),
@@ -206,14 +216,17 @@ def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: p
     ],
     ids=["fills the memory", "divides by zero", "counts too far", "is none", "reads too far"],
 )
-def test_a_mistake_in_a_chat_template_is_an_error(template: str, named: str) -> None:
+def test_a_mistake_in_a_chat_template_is_an_error(template: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # in forks
+    monkeypatch.setattr("winnow.tasks.chat.MEMORY", 2**27)  # a gigabyte takes a second to fill
     model = qwen()
     model.chat_template = template
     with refused(DataError, named, "prompt.template", key="prompt.template", code="data.unfit_model"):
         render(problems("a"), model, template="chat", max_prompt_tokens=99)
 
 
-def test_many_prompts_come_in_order_and_whole() -> None:
+def test_many_prompts_come_in_order_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # in forks
     questions = [f"{i} {'x' * (i % 7) * 1000} \u2028 \N{GRINNING FACE}" for i in range(400)]
     prompts = render(problems(*questions), qwen(), template="chat", max_prompt_tokens=10_000).prompts
     assert [question in prompt.text for question, prompt in zip(questions, prompts, strict=True)] == [True] * 400
@@ -313,6 +326,7 @@ def test_long_prompts_are_dropped_and_counted() -> None:
 
 
 def test_a_prompt_beyond_the_models_context_causes_no_warning_of_transformers(monkeypatch) -> None:
+    monkeypatch.undo()  # in forks
     records: list[logging.LogRecord] = []
     monkeypatch.setattr(logging.getLogger("transformers"), "handlers", [handler := logging.Handler()])
     monkeypatch.setattr(handler, "emit", records.append)

@@ -446,7 +446,7 @@ def test_two_trackers_of_one_name_have_separate_files(tmp_path):
     assert sorted(path.name for path in (tmp_path / "trackers").iterdir()) == ["kept.json", "kept_2.json"]
 
 
-def test_a_run_with_a_tracker_from_a_file_and_one_from_python(tmp_path):
+def test_a_run_with_a_tracker_from_a_file_and_one_from_python(tmp_path, smallest):
     """A whole run and a resume with another tracker, which is allowed, as trackers do not affect the results."""
     (tmp_path / "mine.py").write_text(
         "from winnow.trackers.interface import Tracker\n\n\n"
@@ -462,15 +462,11 @@ def test_a_run_with_a_tracker_from_a_file_and_one_from_python(tmp_path):
         return Kept(run, received)
 
     shared: dict[str, Any] = {
-        "output": str(tmp_path / "run"),
-        "threads": 1,
         "rollout": {"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 4},
         "select": "all",
         "evaluate": {"problems": 1, "rollouts_per_prompt": 1},
-        "verify": {"workers": 0},
-        "progress": False,
     }
-    winnow.train(steps=1, track=[{"use": kept, "rollouts": 3}], **shared)
+    winnow.train(**smallest(steps=1, track=[{"use": kept, "rollouts": 3}], **shared), progress=False)
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [entry[1] for entry in received if entry[0] == "log"] == [row["step"] for row in logged] == [0, 0, 1]
     for row, (_, _, metrics) in zip(logged, (entry for entry in received if entry[0] == "log"), strict=True):
@@ -480,7 +476,7 @@ def test_a_run_with_a_tracker_from_a_file_and_one_from_python(tmp_path):
     pictures = [(step, png) for what, step, png in (entry for entry in received if entry[0] == "picture")]
     assert pictures[-1] == (1, b"\x89PNG")  # an earlier one may be missing: before the first step there is no plot
     assert received[-1] == ("close", "finished")
-    winnow.train(steps=2, resume=True, track=f"{tmp_path}/mine.py:lines", **shared)
+    winnow.train(**smallest(steps=2, track=f"{tmp_path}/mine.py:lines", **shared), resume=True, progress=False)
     lines = (tmp_path / "run" / "lines.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["0", "0", "1", "1", "2"]
 

@@ -35,6 +35,7 @@ SHRUNK = {
     "verify.workers": 0,
 }
 PROBED = {"probe.rollouts_per_prompt": 4, "probe.every": 2}
+TWICE = "gvm_grpo"  # the recipe that is probed twice: in its third step
 
 
 def read(path, **changes):
@@ -43,7 +44,8 @@ def read(path, **changes):
 
 def shrunk(path, **changes):
     config = read(path, **SHRUNK, **changes)
-    changes |= {"steps": 1 if config.allocate.use == "uniform" else 3}  # without a plan, the steps are all alike
+    changes |= {"steps": 1 if config.allocate.use == "uniform" else 2}  # without a plan, the steps are all alike
+    changes |= {"steps": 3} if path.stem == TWICE else {}
     changes |= PROBED if config.allocate.use == "gvm" else {}
     keeps = {"select.keep_per_prompt": 4} if any("keep_per_prompt" in m.options for m in config.select) else {}
     return read(path, **SHRUNK, **changes, **keeps)
@@ -56,7 +58,7 @@ def test_it_runs(path, tmp_path):
     rows = [row for row in read_metrics(result.folder) if "budget/rollouts" in row]
     assert len(rows) == config.steps
     probed = [row["budget/probe_rollouts"] for row in rows if "budget/probe_rollouts" in row]
-    assert probed == ([2 * 4 * 4] * 2 if config.allocate.use == "gvm" else [])
+    assert probed == ([2 * 4 * 4] * (2 if path.stem == TWICE else 1) if config.allocate.use == "gvm" else [])
     # 32 rollouts a step; a probed window of 2 steps, and the first half of the next, spread theirs as they see fit
     assert sum(row["budget/rollouts"] for row in rows[:2]) == 32 * len(rows[:2])
     most = config.update.epochs * config.update.updates_per_step

@@ -85,34 +85,44 @@ def differ(found):
             8,
             {"model": {"dtype": "bfloat16", "lora": {"rank": 8}, "gradient_checkpointing": "selective"}},
             id="checkpointed adapter",
-            marks=pytest.mark.slow,  # the adapter is above, and shares of 4 and 8 ranks are below
+            marks=pytest.mark.slow,  # the adapter is above, and shares of 8 ranks are below
         ),
     ],
 )
 def test_an_adapter_s_parts_are_what_torch_tracks(number, keys, tmp_path):
     found = proved(tmp_path, number, **keys)
     assert found.tracker == ("MemTracker" if number == 1 else "FSDPMemTracker")
-    assert differ(found) == {}
-
-
-def test_a_value_model_s_parts_are_what_torch_tracks(tmp_path):
-    model = {"dtype": "bfloat16", "gradient_checkpointing": "selective"}
-    found = proved(tmp_path, 8, model=model, advantage="gae", critic={"form": "model"})
-    assert "value update: peak" in {row.name for row in found.rows}
-    assert differ(found) == {}
-
-
-def test_a_sharded_pass_has_the_parts_and_exchanges_what_fsdp2_does(tmp_path):
-    """In bfloat16: the layers' weights twice and the others once. In float32: all gradients, and the masters."""
-    found = proved(tmp_path, 4, model={"dtype": "bfloat16", "gradient_checkpointing": "full"})
-    assert found.tracker == "FSDPMemTracker"
     assert "value update: peak" not in {row.name for row in found.rows}
     assert differ(found) == {}
+
+
+def check_exchanged(found):
+    """A sharded policy. In bfloat16: the layers' weights twice and the others once. In float32: all gradients, and the
+    masters.
+    """
+    assert found.tracker == "FSDPMemTracker"
     passes = {each.name: each for each in found.passes}
     update = passes["update"]
     assert update.gathered == 2 * (2 * NUMBERS - ROOT)
     assert (update.scattered, update.reduced) == (4 * NUMBERS, 0)
     assert passes["old log-probs"].gathered == 2 * NUMBERS
+
+
+def test_a_value_model_s_parts_are_what_torch_tracks(tmp_path):
+    """Sharded, as the policy beside it, whose passes exchange what FSDP2 does."""
+    model = {"dtype": "bfloat16", "gradient_checkpointing": "selective"}
+    found = proved(tmp_path, 8, model=model, advantage="gae", critic={"form": "model"})
+    assert "value update: peak" in {row.name for row in found.rows}
+    assert differ(found) == {}
+    check_exchanged(found)
+
+
+@pytest.mark.slow  # a sharded policy is above, for 8 ranks; test_footprint.py measures activations of "full"
+def test_a_sharded_pass_has_the_parts_and_exchanges_what_fsdp2_does(tmp_path):
+    found = proved(tmp_path, 4, model={"dtype": "bfloat16", "gradient_checkpointing": "full"})
+    assert "value update: peak" not in {row.name for row in found.rows}
+    assert differ(found) == {}
+    check_exchanged(found)
 
 
 def test_without_masters_the_parts_and_the_operations(tmp_path):
@@ -189,6 +199,7 @@ def test_a_full_micro_batch_has_rows_of_one_length(tokens, rows, length):
 def test_check_prints_the_proof(tmp_path):
     (tmp_path / "run.toml").write_text(
         'task = { use = "arithmetic", size = 64 }\ndevice = "cpu"\nupdate.tokens_per_micro_batch = 600\n'
+        "verify.workers = 0\n"
     )
     shown = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), "--prove"])
     assert shown.exit_code == 0

@@ -253,6 +253,8 @@ def test_the_command_prints_text_and_json(monkeypatch):
 def test_control_characters_of_the_environment_are_escaped(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "\x1b]8;;x\x07\x7f\u202e\r0")
     monkeypatch.setenv("HF_HOME", "/tmp/\x1b[2J\x08")
+    products = Products(512, 1024, 1024, 2, {"float32": 200.0, "bfloat16": 200.0}, 1.0)
+    monkeypatch.setattr("winnow.models.products.measure_products", lambda: products)
     report = examine()
     assert report["cuda"]["CUDA_VISIBLE_DEVICES"] == r"\x1b]8;;x\x07\x7f\u202e\r0"
     assert not CONTROL.search("\n".join(lines(report)) + json.dumps(report))

@@ -87,7 +87,8 @@ def test_options_are_attributed_to_their_member():
     assert "winnow list allocators" in above
 
 
-def test_both_files_train_as_they_are_and_the_reward_is_the_files(here):
+def test_both_files_train_as_they_are_and_the_reward_is_the_files(here, monkeypatch):
+    monkeypatch.setattr("winnow.commands.init.sizes", lambda project: ())  # a plan takes longer than the run
     made = CliRunner().invoke(app, ["init", "trained", "--recipe", "grpo"])
     assert made.exit_code == 0
     (command,) = re.findall(r"winnow (train \S+)\n", made.output)
@@ -104,14 +105,16 @@ def test_the_reward_passes_the_audit_as_its_file_says(monkeypatch):
     project = write_project(Path("audited"))
     (task, reward) = re.findall(r"winnow audit (\S+) --reward (\S+)\n", project.reward.read_text())[0]
     monkeypatch.chdir("audited")
-    assert audit_configured(build_config(["task.size=64"], task=task, reward=reward), Path.cwd()).clean
+    few = ["task.size=64", "verify.workers=0"]
+    assert audit_configured(build_config(few, task=task, reward=reward), Path.cwd()).clean
 
 
 def test_the_reward_pays_golds_that_are_numbers(here):
     project = write_project(Path("numbers"))
     rows = [{"question": f"What is {i} + 10?", "answer": i + 10} for i in range(3)]
     (here / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = build_config(["task.train=sums.jsonl"], task="jsonl", reward=f"{project.reward}:reward")
+    sets = ["task.train=sums.jsonl", "verify.workers=0"]
+    config = build_config(sets, task="jsonl", reward=f"{project.reward}:reward")
     found = audit_configured(config, here)
     assert found.golds == []
     assert found.gold_reward == 1.0
@@ -150,7 +153,11 @@ def test_a_recipe_with_an_environment_is_refused(here):
     assert not (here / "mine").exists()
 
 
-def test_the_command_prints_the_sizes_and_those_of_a_plan_before_any_run(here):
+def test_the_command_prints_the_sizes_and_those_of_a_plan_before_any_run(here, monkeypatch):
+    few = here / "few.toml"  # a plan reads every prompt
+    text = recipe_paths()["arithmetic"].read_text(encoding="utf-8")
+    few.write_text(text.replace("size = 4096", "size = 256"), encoding="utf-8")
+    monkeypatch.setattr("winnow.commands.init.recipe_paths", lambda: {"arithmetic": few})
     result = CliRunner().invoke(app, ["init", "planned"])
     assert result.exit_code == 0, result.output
     assert "n = 16, m = 4, 32 prompts" in result.output

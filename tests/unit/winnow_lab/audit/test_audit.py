@@ -313,6 +313,8 @@ def test_the_answer_of_a_worked_solution_is_the_gold_that_constants_may_be() -> 
 def test_following_the_remedy_of_an_audit_leads_to_a_clean_one(tmp_path: Path, rows: list[object], reward: str) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command = ["audit", "jsonl", "--set", f"task.train={tmp_path}/rows.jsonl", "--reward", reward]
+    if reward == "boxed":  # each of whose workers imports sympy
+        command += ["--set", "verify.workers=0"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 1
     (remedy,) = [line for line in done.stdout.splitlines() if "remedy:" in line]

@@ -87,7 +87,7 @@ def test_a_draw_is_of_prompts_with_all_their_groups(plan):
 
 
 def test_draws_depend_on_the_seed_alone(run):
-    one, same, other = (LogPlan(evidence_of(run), PlanRequest(), draws=20, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (LogPlan(evidence_of(run), PlanRequest(), draws=5, seed=seed) for seed in (1, 1, 2))
     assert one.best.per_second == same.best.per_second
     assert one.best.per_second != other.best.per_second
 
@@ -267,7 +267,7 @@ def test_a_forecast_is_of_the_evaluations_that_can_be_compared(tmp_path):
 def test_few_prompts_are_named_as_what_cannot_be_known(tmp_path, count, few):
     run = write_planned_run(tmp_path / "run", [group(f"p{i}", rewards_of(i % 8)) for i in range(count)], steps=2)
     found = [
-        why for what, why in LogPlan(evidence_of(run), PlanRequest(), draws=20).unknown() if "prompts differ" in what
+        why for what, why in LogPlan(evidence_of(run), PlanRequest(), draws=3).unknown() if "prompts differ" in what
     ]
     assert [f"has {count} " in why for why in found] == [True] * few
 
@@ -295,7 +295,7 @@ def test_a_run_that_chose_its_sizes_is_planned_from_the_last_ones(tmp_path):
     found = evidence_of(run)
     assert found.steps.tolist() == [4, 5]
     assert found.setting == Setting(8, 4, 4)
-    plan = LogPlan(found, PlanRequest(), draws=20)
+    plan = LogPlan(found, PlanRequest(), draws=3)
     assert plan.model.current == Setting(8, 4, 4)  # its configuration has m = 8
     now = next(one for one in plan.ranking if one.prediction.setting == Setting(8, 4, 4))
     assert now.per_second.value == pytest.approx(1.0)
@@ -376,7 +376,7 @@ def test_the_command_prints_the_plan_and_writes_it_as_json(run, tmp_path):
 
 
 def test_a_log_of_verl_is_planned_with_words_for_what_it_lacks():
-    plan = LogPlan(evidence_of(VERL), PlanRequest(), draws=20)
+    plan = LogPlan(evidence_of(VERL), PlanRequest(), draws=3)
     words = "\n".join(log_lines(plan))
     assert plan.fits is None
     assert plan.in_seconds

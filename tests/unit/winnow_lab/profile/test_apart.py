@@ -29,10 +29,10 @@ def ends_well(job, loaded):
 
 
 def takes_memory(job, loaded):
-    """Allocate 512 MiB."""
+    """Allocate 256 MiB."""
     memory = DeviceMemory(CPU)
     memory.limit(job.request.memory_limit)
-    held = [torch.ones(MIB) for _ in range(128)]
+    held = [torch.ones(MIB) for _ in range(64)]
     return PointResult(job.point, "measured", (1.0,), Work(tokens=len(held)))
 
 
@@ -78,7 +78,7 @@ def test_a_process_beyond_its_memory_limit_is_out_of_memory():
     result = measure_in_subprocess(job(limit=64 * MIB), takes_memory, on_cpu=True)
     assert result.ending == "out of memory", result
     assert result.why
-    assert measure_in_subprocess(job(), takes_memory, on_cpu=True).work.tokens == 128  # without a limit
+    assert measure_in_subprocess(job(), takes_memory, on_cpu=True).work.tokens == 64  # without a limit
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted on Linux only")

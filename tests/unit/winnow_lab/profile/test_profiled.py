@@ -28,7 +28,7 @@ def call(*words):
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     output = tmp_path_factory.mktemp("profile") / "tiny"
-    result = call("--rollouts", "4,8", "--kept", "4,16", "--repeats", "1", "-o", str(output))
+    result = call("--rollouts", "8,16", "--kept", "16", "--repeats", "1", "-o", str(output))  # a process per point
     assert result.exit_code == 0, result.output
     return result.output, output
 
@@ -37,14 +37,13 @@ def test_the_csv_has_every_point_with_its_work(profiled):
     with profiled[1].with_suffix(".csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["measured"], int(row["rollouts"])) for row in rows] == [
-        ("sampling", 4),
         ("sampling", 8),
-        *((f"update, {way}", 4) for way in ("no accumulation", "accumulation", "selection")),
+        ("sampling", 16),
         *((f"update, {way}", 8) for way in ("accumulation", "selection")),
         *((f"update, {way}", 16) for way in ("no accumulation", "accumulation", "selection")),
     ]
     assert {row["ending"] for row in rows} == {"measured"}, rows
-    assert [row["trained"] for row in rows] == ["", "", "4", "4", "4", "8", "4", "16", "16", "8"]  # 4 of 8 are kept
+    assert [row["trained"] for row in rows] == ["", "", "8", "4", "16", "16", "8"]  # 4 of 8 are kept
     for row in rows:
         tokens = 4 * int(row["trained"] or row["rollouts"])  # every rollout has the maximum length
         assert int(row["tokens"]) == tokens
@@ -54,7 +53,8 @@ def test_the_csv_has_every_point_with_its_work(profiled):
 
 def test_without_accumulation_there_is_one_micro_batch(profiled):
     with profiled[1].with_suffix(".csv").open(encoding="utf-8", newline="") as file:
-        pieces = {row["measured"]: int(row["micro_batches"]) for row in csv.DictReader(file) if row["rollouts"] == "16"}
+        rows = [row for row in csv.DictReader(file) if row["rollouts"] == "16" and row["measured"] != "sampling"]
+    pieces = {row["measured"]: int(row["micro_batches"]) for row in rows}
     assert pieces["update, no accumulation"] == 1
     assert pieces["update, accumulation"] > pieces["update, selection"] > 1
 
@@ -64,11 +64,11 @@ def test_the_json_has_the_machine_the_points_and_the_conclusions(profiled):
     assert data["measured_on"]["threads"] == 1
     assert data["measured_on"]["versions"]["torch"]
     assert data["configuration"]["rollout"]["max_new_tokens"] == 4
-    assert data["asked"] == {"rollouts": [4, 8], "kept": [4, 16], "repeats": 1, "seconds": 120.0, "memory_limit": None}
+    assert data["asked"] == {"rollouts": [8, 16], "kept": [16], "repeats": 1, "seconds": 120.0, "memory_limit": None}
     assert data["selects"] == "max_variance, 4 of 8"
     assert data["updates_end"]["update, no accumulation"] == {"fits": 16, "ends": None}
     at = {(point["measured"], point["rollouts"]): point["seconds"] for point in data["points"]}
-    assert data["steps"][1] == {
+    assert data["steps"][0] == {
         "rollouts": 8,
         "trained_on_all": at["sampling", 8] + at["update, accumulation", 8],
         "trained_on_selected": at["sampling", 8] + at["update, selection", 8],

@@ -124,7 +124,3 @@ def test_the_page_shows_the_categories_and_changed_problems_in_full(shown):
     assert problem.locator(".foreign").all_inner_texts() == ["what is q3?", "42", "base on q3", "own on q3"]
     assert opened.page.locator(".changed-problem").count() == 3
     assert opened.overflow() == 0
-
-
-def test_without_an_evaluation_there_is_no_such_section(shown):
-    assert shown().page.locator(".comparison").count() == 0

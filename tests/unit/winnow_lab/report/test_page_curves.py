@@ -10,6 +10,7 @@ import pytest
 import report_pages as pages
 
 PLACE = "winnow.place.get()"
+SEARCHES = [("sample [13]", 18), ("^step 2 prompt 0", 4), ("SAMPLE 1", 9), ("x*", 36), ("zzz", 0), ("sample (", 0)]
 
 
 def measured(name="mine", *, tokens=(100, 200, 300), held_out=True):
@@ -38,13 +39,12 @@ def lines(opened, place, name="reward/mean"):
     }""")
 
 
-@pytest.mark.parametrize(
-    ("axis", "x"), [("", [0, 1, 2]), ("tokens", [0, 100, 300]), ("seconds", [0, 1.5, 4]), ("weeks", [0, 1, 2])]
-)
-def test_the_x_axis_counts_what_was_spent_before_a_step(shown, axis, x):
-    label, at, y, _ = lines(shown(pages.data(measured())), {"x": axis})
-    assert (at, y) == (x, [0.2, 0.4, 0.6])
-    assert (label == "training step") == (axis not in ("tokens", "seconds"))
+def test_the_x_axis_counts_what_was_spent_before_a_step(shown):
+    opened = shown(pages.data(measured()))
+    for axis, x in (("", [0, 1, 2]), ("tokens", [0, 100, 300]), ("seconds", [0, 1.5, 4]), ("weeks", [0, 1, 2])):
+        label, at, y, _ = lines(opened, {"x": axis})
+        assert (at, y) == (x, [0.2, 0.4, 0.6]), axis
+        assert (label == "training step") == (axis not in ("tokens", "seconds")), axis
 
 
 def test_a_run_that_logs_no_seconds_has_no_place_on_their_axis(shown):
@@ -59,16 +59,11 @@ def test_a_line_is_averaged_over_the_last_steps_and_keeps_what_it_was(shown):
     assert (y, raw) == (pytest.approx([0.2, 0.3, 0.5]), [0.2, 0.4, 0.6])
 
 
-def test_a_gap_of_a_line_stays_a_gap(shown):
-    opened = shown()
-    assert opened.page.evaluate("winnow.axes.smooth([1, null, 3, 5], 2)") == [1, None, 3, 4]
-    assert opened.page.evaluate("winnow.axes.smooth([1, 2, 3, 10], 3)") == [1, 1.5, 2, 5]
-    assert opened.page.evaluate("winnow.axes.smooth([1, 1e20, 1, 1, 1], 2)") == [1, 5e19, 5e19, 1, 1]
-
-
-def test_a_logarithmic_axis_has_the_positive_values_alone(shown):
-    opened = shown()
-    evaluate = opened.page.evaluate
+def test_a_gap_of_a_line_stays_a_gap_and_a_logarithmic_axis_has_the_positive_values_alone(shown):
+    evaluate = shown().page.evaluate
+    assert evaluate("winnow.axes.smooth([1, null, 3, 5], 2)") == [1, None, 3, 4]
+    assert evaluate("winnow.axes.smooth([1, 2, 3, 10], 3)") == [1, 1.5, 2, 5]
+    assert evaluate("winnow.axes.smooth([1, 1e20, 1, 1, 1], 2)") == [1, 5e19, 5e19, 1, 1]
     assert evaluate("winnow.chart.join([{x: [0, 1, 2], y: [-1, 0, 2]}], true)") == [[0, 1, 2], [None, None, 2]]
     ends = "winnow.chart.extent([{axis: 1, y: %s}], 1, [-0.03, 1.03], true)"
     assert evaluate(ends % "[-1, 0.026, 41]") == [0.02, 50]
@@ -82,6 +77,7 @@ def test_the_controls_set_the_place_and_the_place_the_controls(shown):
     page = opened.page
     values = [page.get_by_role("combobox", name=name).input_value() for name in ("x axis", "smoothing")]
     assert (values, page.get_by_role("checkbox", name="logarithmic y axis").is_checked()) == (["tokens", "10"], True)
+    assert page.get_by_role("region", name="table of runs").count() == 0  # of one run
     page.get_by_role("combobox", name="x axis").select_option("seconds")
     page.get_by_role("combobox", name="smoothing").select_option("")
     page.get_by_role("checkbox", name="logarithmic y axis").uncheck()
@@ -123,7 +119,7 @@ def test_a_chart_that_is_replaced_is_ended(shown):
     assert page.evaluate(charts) == [1, 1]
 
 
-def test_a_chart_is_saved_as_numbers(shown):
+def test_a_chart_is_saved_as_numbers_and_no_text_of_a_run_is_a_formula_of_a_spreadsheet(shown):
     opened = shown()
     with opened.page.expect_download() as waiting:
         opened.page.get_by_role("button", name="save the values of accuracy as CSV").click()
@@ -135,10 +131,7 @@ def test_a_chart_is_saved_as_numbers(shown):
         ["1", "", "", "", ""],
         ["2", "0.6", "0.5", "0.7", "0.5"],
     ]
-
-
-def test_no_text_of_a_run_is_a_formula_of_a_spreadsheet(shown):
-    text = shown().page.evaluate("""winnow.save.csv(['=1+1', 'a,"b"'], [['+x', null], [-2, '\\n']])""")
+    text = opened.page.evaluate("""winnow.save.csv(['=1+1', 'a,"b"'], [['+x', null], [-2, '\\n']])""")
     assert text == '\'=1+1,"a,""b"""\r\n\'+x,\r\n-2,"\n"\r\n'
 
 
@@ -182,47 +175,35 @@ def test_runs_are_sorted_by_any_column(shown):
     row = dict(zip(heads, [text.strip() for text in cells], strict=True))
     assert (row["run"], row["held-out accuracy"], row["tokens sampled"], row["seconds"]) == ("b", "30%", "302", "8")
     assert opened.page.locator("th[aria-sort=ascending]").count() == 1
-    assert shown(pages.data(measured())).page.get_by_role("region", name="table of runs").count() == 0
 
 
-def test_the_table_of_runs_has_comparable_held_out_evaluations_alone(shown):
+def test_the_table_of_runs_has_comparable_evaluations_alone_and_a_dash_for_what_no_step_measured(shown):
     runs = [measured(name, tokens=(50, 1, 1)) for name in "abc"]  # 10% at step 0, 5% at step 3
     runs[1]["held_out_since"], runs[2]["held_out_since"] = 3, None
-    table = shown(pages.data(*runs)).page.get_by_role("region", name="table of runs")
-    heads = [text.strip() for text in table.locator("thead th").all_inner_texts()]
-    cells = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
-    assert [row[heads.index("best of it")].strip() for row in cells] == ["10%", "5.0%", "–"]
-
-
-def test_what_no_step_of_a_run_measured_is_a_dash_and_not_0(shown):
-    runs = [measured("a"), measured("b")]
     for name in ("seconds/step", "seconds/probe"):
         runs[1]["metrics"]["columns"].pop(name, None)
     table = shown(pages.data(*runs)).page.get_by_role("region", name="table of runs")
     heads = [text.strip() for text in table.locator("thead th").all_inner_texts()]
     cells = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
-    assert [row[heads.index("seconds")].strip() for row in cells] == ["8", "–"]
+    assert [row[heads.index("best of it")].strip() for row in cells] == ["10%", "5.0%", "–"]
+    assert [row[heads.index("seconds")].strip() for row in cells] == ["8", "–", "8"]
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("sample [13]", 18), ("^step 2 prompt 0", 4), ("SAMPLE 1", 9), ("x*", 36), ("zzz", 0), ("sample (", 0)],
-)
-def test_a_search_may_be_a_regular_expression(shown, text, found):
-    opened = shown(place="#rollouts")
-    opened.page.get_by_role("checkbox", name="regular expression").check()
-    opened.page.get_by_role("searchbox", name="search in texts and prompts").fill(text)
-    counted = f"{found} of 36 rollouts"
-    opened.page.locator(".counter").filter(has_text=counted).wait_for()
-    search = opened.page.get_by_role("searchbox", name="search in texts and prompts")
-    assert search.get_attribute("aria-invalid") == str(text == "sample (").lower()
-    place = opened.page.evaluate("winnow.place.address(winnow.place.get())")
-    assert shown(place=place).texts(".counter") == [counted]
-
-
-def test_without_it_every_character_is_literal(shown):
-    opened = shown(place="#rollouts?q=sample+%5B13%5D")
+def test_a_search_may_be_a_regular_expression_and_else_every_character_is_literal(shown):
+    opened, linked = shown(place="#rollouts?q=sample+%5B13%5D"), shown(place="#rollouts")
     assert opened.texts(".counter") == ["0 of 36 rollouts"]
+    opened.page.get_by_role("checkbox", name="regular expression").check()
+    search = opened.page.get_by_role("searchbox", name="search in texts and prompts")
+    sought = "text => winnow.place.get().q === text"
+    for text, found in SEARCHES:
+        search.fill(text)
+        opened.page.wait_for_function(sought, arg=text)
+        assert opened.texts(".counter") == [f"{found} of 36 rollouts"], text
+        assert search.get_attribute("aria-invalid") == str(text == "sample (").lower(), text
+        place = opened.page.evaluate("winnow.place.address(winnow.place.get())")
+        linked.page.evaluate("place => { location.hash = place; }", place)
+        linked.page.wait_for_function(sought, arg=text)
+        assert linked.texts(".counter") == [f"{found} of 36 rollouts"], text
 
 
 def test_metrics_are_found_by_a_regular_expression(shown):

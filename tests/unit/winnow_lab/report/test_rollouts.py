@@ -38,11 +38,11 @@ def test_the_browser_unpacks_every_rollout(shown):
         pages.rollout(2, "", text=None, parts={"__proto__": 1.0}, extracted=None),
         pages.rollout(3, "b a", text=None, reward=-1.5, parts={}),
     ]
-    for rollouts in (odd, odd[:1], odd[1:2], [odd[1]] * 3):
-        opened = shown(pages.data(pages.run(made=[pages.group(0, "q", rollouts)])))
-        whole = "({ rollout: r }) => ({ ...r, pieces: r.pieces, logprobs: r.logprobs })"
-        read = opened.page.evaluate(f"JSON.stringify(winnow.model.items.map({whole}))")
-        assert json.loads(read) == json.loads(json.dumps(rollouts))
+    groups = [odd, odd[:1], odd[1:2], [odd[1]] * 3]
+    opened = shown(pages.data(pages.run(made=[pages.group(step, "q", of) for step, of in enumerate(groups)])))
+    whole = "({ rollout: r }) => ({ ...r, pieces: r.pieces, logprobs: r.logprobs })"
+    read = opened.page.evaluate(f"JSON.stringify(winnow.model.items.map({whole}))")
+    assert json.loads(read) == json.loads(json.dumps([rollout for of in groups for rollout in of]))
 
 
 def test_a_demo_run_fits_in_a_file():
