@@ -40,17 +40,20 @@ FEW, MANY = 7, 512  # rollouts at once
 
 
 def main() -> None:
-    parser = frame.parser(__doc__, prompts=128, threads=1)
+    parser = frame.parser(__doc__, prompts=128, threads=1, tokens=(64, "of a rollout at most"))
     parser.add_argument("--rollouts", type=int, nargs="+", default=[1, 12, 24])
     parser.add_argument("--model", choices=("bundled", "published"), default="bundled")
     options = frame.parse(parser)
     report: dict[str, Any] = {}
     for policy, engine in PRECISIONS:
         context, prompts = bundled(options.prompts, at_once=MANY, dtype=policy, model=options.model)
+        well, cooler = (Sampling(max_new_tokens=options.tokens, temperature=each) for each in (1.0, 0.9))
         found = {
-            "well": [compared(context, prompts, n, engine, 1.0) for n in options.rollouts],
-            "sampled at temperature 0.9": compared(context, prompts, options.rollouts[0], engine, 0.9),
-            f"under limits of {FEW} and {MANY}": between_limits(policy, engine, options.prompts // 2, options.model),
+            "well": [compared(context, prompts, n, engine, well) for n in options.rollouts],
+            "sampled at temperature 0.9": compared(context, prompts, options.rollouts[0], engine, cooler),
+            f"under limits of {FEW} and {MANY}": between_limits(
+                policy, engine, options.prompts // 2, options.model, well
+            ),
         }
         print(f"policy in {policy}, native with dtype {engine!r}", json.dumps(found, indent=1), flush=True)
         report[f"policy in {policy}, native with dtype {engine!r}"] = found
@@ -58,11 +61,10 @@ def main() -> None:
 
 
 def compared(
-    context: EngineContext, prompts: Sequence[Prompt], rollouts: int, dtype: Precision, temperature: float
+    context: EngineContext, prompts: Sequence[Prompt], rollouts: int, dtype: Precision, sampling: Sampling
 ) -> Metrics:
     """The metrics of a step that trains on all these rollouts."""
     engine = native(context, dtype=dtype)
-    sampling = Sampling(max_new_tokens=64, temperature=temperature)
     groups = engine.generate(prompts, [rollouts] * len(prompts), sampling, seed=("parity", rollouts))
     pairs = [(place, group.prompt, rollout) for place, group in enumerate(groups) for rollout in group.rollouts]
     rows = tuple(TrainingSequence(prompt=p, rollout=r, group=place, advantage=1.0, weight=1.0) for place, p, r in pairs)
@@ -76,11 +78,11 @@ def compared(
     return {"tokens": float(sum(len(row.rollout.tokens) for row in rows)), **parity.metrics()}
 
 
-def between_limits(policy: str, dtype: Precision, prompts: int, model: str) -> dict[str, float]:
+def between_limits(policy: str, dtype: Precision, prompts: int, model: str, sampling: Sampling) -> dict[str, float]:
     """Sample ten rollouts per prompt under two batch limits. Returns how many differ, and by how much the log-probs of
     the tokens before the first difference change.
     """
-    few, many = (_sampled(policy, dtype, prompts, at_once, model) for at_once in (FEW, MANY))
+    few, many = (_sampled(policy, dtype, prompts, at_once, model, sampling) for at_once in (FEW, MANY))
     gaps, others = list[float](), 0
     for one, other in zip(few, many, strict=True):
         alike = 0
@@ -97,9 +99,8 @@ def between_limits(policy: str, dtype: Precision, prompts: int, model: str) -> d
     }
 
 
-def _sampled(policy: str, dtype: Precision, count: int, at_once: int, model: str) -> list[Rollout]:
+def _sampled(policy: str, dtype: Precision, count: int, at_once: int, model: str, sampling: Sampling) -> list[Rollout]:
     context, prompts = bundled(count, at_once=at_once, dtype=policy, model=model)
-    sampling = Sampling(max_new_tokens=64, temperature=1.0)
     groups = native(context, dtype=dtype).generate(prompts, [10] * count, sampling, seed=("limits",))
     return [rollout for group in groups for rollout in group.rollouts]
 

@@ -94,7 +94,7 @@ SETTINGS: Mapping[str, Mapping[str, Any | Callable[[], Any]]] = {
     "forecast": {"split": "2026-11-24"},
     "identity": {"before": REPOSITORY, "after": REPOSITORY, "only": ["grpo"]},
     "memory_plan": {"model": "bundled", "steps": 1, "prompts": 2, "dtype": ["float32"]},
-    "parity": {"prompts": 2, "rollouts": [1]},
+    "parity": {"prompts": 2, "rollouts": [1], "tokens": 4},
     "pilots": {"sweep": "claim_02_pilots", "folder": lambda: sweep(PILOTS), "seconds": 0.1},
     "planned_trl": {"folder": folder, "steps": 3, "rollouts": 4, "prompts": 4, "window": 3},
     "played": {"sweep": "guess_number", "folder": sweep},

@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import reduction
 from types import SimpleNamespace
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 import forked
+
+if TYPE_CHECKING:  # forks import this module
+    import pytest
 
 
 def fork_engines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,10 +42,10 @@ class Fork:
             "start_new_session": True,
         }
         read, write = os.pipe()
-        numbers = {str(number): _Sent(number) for number in pass_fds}
+        numbers = {str(number): forked.Sent(number) for number in pass_fds}
         module, *arguments = command[command.index("-m") + 1 :]
         sent = [numbers.get(argument, argument) for argument in arguments]
-        about = (os.getcwd(), dict(env), _Sent(write), module, sent)
+        about = (os.getcwd(), dict(env), forked.Sent(write), module, sent)
         self._process = forked.context().Process(target=_live, args=about)
         self._process.start()
         os.close(write)
@@ -67,21 +67,6 @@ class Fork:
             raise subprocess.TimeoutExpired("a fork", timeout)
         assert self.returncode is not None
         return self.returncode
-
-
-class _Sent:
-    """A descriptor; pickled for a fork, it arrives as the number that it has there."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (reduction.DupFd(self.number),)
-
-
-def _arrived(sent: Any) -> int:
-    number: int = sent.detach()
-    return number
 
 
 def _live(cwd: str, env: dict[str, str], output: int, module: str, arguments: list[Any]) -> None:

@@ -3,7 +3,7 @@
     python ahead_lives.py few|sleeps|points
 
 Prints a line for each life as kill_points.py does: a run whose engine sleeps at random, or one that is killed at a
-named point and resumed. "equal": the same bits as an undisturbed run.
+named point and resumed. "equal": the same bits as an undisturbed run. The few are lives of one run, whose last sleeps.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ POINTS: list[Point] = [
     phase("metrics logged", "state.logbook:Logbook.finish", after=True, **IN_STEP),
     written("pending rollouts half written", "checkpoint:write_tensors", after=True),
 ]
+FEW = {"between two updates": 1, "metrics logged": 1, "sleeps 1": 2}  # and the steps at which they strike one run
 
 
 def slowed(seed: int) -> Life:
@@ -68,7 +69,7 @@ def lives(group: str) -> list[Life]:
     sleeps = [slowed(seed) for seed in range(1, 11)]
     points = struck_at(POINTS, kill, background=False)
     if group == "few":
-        return [sleeps[0], *(life for life in points if life[0] in ("between two updates", "metrics logged"))]
+        return [life for life in (*points, *sleeps) if life[0] in FEW]
     return {"sleeps": sleeps, "points": points}[group]
 
 
@@ -86,4 +87,4 @@ def what_is_left(run: Path) -> dict[str, str]:
 if __name__ == "__main__":
     chaos.CLOCK = (*chaos.CLOCK, "ahead/seconds")
     left, chaos.what_is_left = chaos.what_is_left, what_is_left
-    kill_points.main(AHEAD, lives(sys.argv[1]))
+    kill_points.main(AHEAD, lives(sys.argv[1]), FEW if sys.argv[1] == "few" else None)

@@ -1,10 +1,11 @@
 """Run by test_kill_points.py: lives of a run that end at a named point, and what the resumed run leaves.
 
-    python kill_points.py few|writes|phases|under_way|failures|full|few_turns|turns|sizes
+    python kill_points.py few|writes|phases|under_way|failures|full|few_turns|turns|few_sizes|sizes
 
 Prints a line for each point: its name, the exit status of the struck life, and "equal", or what differs from an
 undisturbed run. The few strike one run, each a step or more after the one before, when the harm of that one is in a
-checkpoint and in the logs; only if something differs at its end does each strike a run of its own.
+checkpoint and in the logs, or in the step that is taken again; only if something differs at its end does each strike a
+run of its own.
 
 A life is a fork of this process, which has imported everything and computed nothing. A point is a call of one of
 winnow's own functions, which is wrapped in the fork alone: by name, by the file that it writes, and by the number of
@@ -236,7 +237,14 @@ DECIDING = [
     phase("sizes used", "core.sample:collect", after=True),
     phase("a step of these sizes logged", "core.size_plan:RunSizes.add", after=True),
 ]
-FEW_TURNS = {"second turn half sampled": 1, "a rollout ended, not stored": 2}
+FEW_TURNS = {"second turn half sampled": 1, "a rollout ended, not stored": 1}
+# A decision that is written is not made again, so what happens while it is made comes first.
+FEW_SIZES = {
+    "sizes chosen": 2,
+    "decision written, not synced": 4,
+    "sizes used": 4,
+    "a step of these sizes logged": 4,
+}
 FAILING_WRITES = [
     *(point for point in WRITES if point.name.endswith(("begun", "half", "be synced", "not synced"))),
     written("manifest a draft", "disk:write_all", call=2),
@@ -378,8 +386,9 @@ def lives(group: str) -> list[Life]:
         ]
     if group == "full":
         return struck_at(FULL, kill, background=True)
-    if group == "sizes":
-        return struck_at(DECIDING, kill, background=False)
+    if group in ("sizes", "few_sizes"):
+        points = [point for point in DECIDING if group == "sizes" or point.name in FEW_SIZES]
+        return struck_at(points, kill, background=False)
     if group in ("turns", "few_turns"):
         points = [point for point in TURNS if group == "turns" or point.name in FEW_TURNS]
         return struck_at(points, kill, background=False)
@@ -492,7 +501,11 @@ def main(config: dict[str, Any], some: Sequence[Life], steps: dict[str, int] | N
 
 if __name__ == "__main__":
     _, group = sys.argv
-    keys = {"turns": PLAYED, "few_turns": PLAYED, "sizes": SIZES, "full": {**EVERYTHING, "model": {}}}.get(
-        group, EVERYTHING
-    )
-    main(keys, lives(group), {"few": FEW, "few_turns": FEW_TURNS}.get(group))
+    keys = {
+        "turns": PLAYED,
+        "few_turns": PLAYED,
+        "sizes": SIZES,
+        "few_sizes": SIZES,
+        "full": {**EVERYTHING, "model": {}},
+    }.get(group, EVERYTHING)
+    main(keys, lives(group), {"few": FEW, "few_turns": FEW_TURNS, "few_sizes": FEW_SIZES}.get(group))

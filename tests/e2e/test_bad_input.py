@@ -416,7 +416,11 @@ def test_a_refused_launch_leaves_the_folder_to_the_next(refusal, smallest, tmp_p
 # Rewards --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf, 3e38, "1.0", [1.0]], ids=str)
+# One run for a number and one for no number; tests/unit/rewards/test_outcomes.py has each of the others by default.
+MORE_VALUES = [pytest.param(value, marks=pytest.mark.slow) for value in (-math.inf, 3e38, "1.0")]
+
+
+@pytest.mark.parametrize("value", [math.nan, [1.0], *MORE_VALUES], ids=str)
 def test_a_reward_that_is_no_number_stops_the_run_and_is_named(smallest, value):
     """Failed, not wrong: every other verdict, so that the rule of the share decides, and not that of the whole step."""
 

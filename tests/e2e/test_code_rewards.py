@@ -22,7 +22,7 @@ def test_programs_train(smallest, tmp_path):
         rollout={
             "engine": {"use": "scripted", "script": f"{tmp_path}/writer.py:writer"},
             "max_new_tokens": 64,
-            "prompts_per_step": 2,
+            "prompts_per_step": 1,
         },
         reward={"use": "code_tests", "program": "text", "seconds": 5, "total_seconds": 120.0},
         evaluate={"problems": 1},

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import winnow
+from chat_templates import render_here
 from logged_groups import read_rollouts
 from refusals import refused
 from winnow.engines.scripted import scripted
@@ -100,8 +101,9 @@ def test_the_budget_of_a_step_spans_dynamic_sampling(smallest):
     assert 90 - 16 < row["budget/tokens_generated"] <= 90
 
 
-def test_a_cut_does_not_depend_on_the_batch_limit(smallest):
+def test_a_cut_does_not_depend_on_the_batch_limit(smallest, monkeypatch):
     """The engine finishes rollouts in another order, and samples the same ones; the policy is a model."""
+    render_here(monkeypatch)
     found = []
     for limit in (3, 16):
         config = smallest(

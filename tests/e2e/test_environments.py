@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import winnow
-from forked import python
+from chat_templates import render_here
+from forked import fork_supervisors, python
 from refusals import refused
 from winnow.commands.show import Choice, format_rollouts
 from winnow.errors import ConfigError, DataError
@@ -51,49 +52,67 @@ def rollouts(run):
     return [{k: repr(getattr(v, "tolist", lambda v=v: v)()) for k, v in row.items() if k != "seconds"} for row in rows]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def in_forks_and_here():
+    """Supervisors are forks, and this process renders chat templates: each takes longer than a step otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        fork_supervisors(patch)
+        render_here(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def played(smallest_in, tmp_path_factory):
+    """A configuration, and its runs of one step and of two, by their number; tests read them."""
+    folder = tmp_path_factory.mktemp("played")
+    config = configuration(smallest_in(folder), folder, task={"levels": [1, 2]})
+    return config, {steps: train(config, folder / f"run-{steps}", steps=steps) for steps in (1, 2)}
+
+
 TEN = pytest.param(range(1, 11), marks=(pytest.mark.slow, pytest.mark.timeout(1200)))
 
 
 @pytest.mark.parametrize("seeds", [range(1), TEN])
-def test_the_same_bits_however_slow_the_environment_is(seeds, smallest, tmp_path):
-    config = configuration(smallest, tmp_path)
-    train(config, tmp_path / "fast")
+def test_the_same_bits_however_slow_the_environment_is(seeds, played, tmp_path):
+    config, runs = played
     for seed in seeds:
         slow = {**config["environment"], "sleep": 0.05, "seed": seed}
         run = tmp_path / f"slow-{seed}"
         train(config, run, environment=slow)
-        assert digests(run, 2) == digests(tmp_path / "fast", 2)
-        assert rollouts(run) == rollouts(tmp_path / "fast")
+        assert digests(run, 2) == digests(runs[2].folder, 2)
+        assert rollouts(run) == rollouts(runs[2].folder)
 
 
-def test_the_log_has_turns_masks_and_numbers_of_both_kinds_of_tokens(smallest, tmp_path):
-    config = configuration(smallest, tmp_path, steps=1)
-    train(config, tmp_path / "run")
-    rows = list(read_rows(tmp_path / "run" / "rollouts"))
+def test_the_log_has_turns_masks_and_numbers_of_both_kinds_of_tokens(played):
+    folder = Path(played[1][1].folder)
+    rows = list(read_rows(folder / "rollouts"))
     assert {len(row["turns"]) for row in rows} == {5}
     for row in rows:
         assert row["text"] == "\n".join(row["turns"][::2])
         assert len(row["trainable"]) == len(row["tokens"]) == row["length"] <= 60
         assert (row["logprobs"][~row["trainable"]] == 0).all()
         assert (row["logprobs"][row["trainable"]] < 0).all()
-    metrics = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-2])
+    metrics = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-2])
     own = sum(int(row["trainable"].sum()) for row in rows)
     assert metrics["budget/tokens_generated"] == own
     assert metrics["budget/environment_tokens"] == sum(row["length"] for row in rows) - own
     assert metrics["policy/logprob_gap_max"] < 1e-4, "the policy reads the context in which the engine sampled"
     assert len({row["turns"][1].split()[0] for row in rows}) == 3, "one game for each of the three prompts"
-    shown = "\n".join(format_rollouts(tmp_path / "run", Choice(full=True)))
+    shown = "\n".join(format_rollouts(folder, Choice(full=True)))
     assert shown.count("environment:") == 2 * len(rows)
     assert shown.count("policy:") == 3 * len(rows)
 
 
-def test_a_resumed_run_has_the_same_bits(smallest, tmp_path):
-    config = configuration(smallest, tmp_path)
-    train(config, tmp_path / "whole", steps=4)
-    train(config, tmp_path / "parts", steps=2)
-    winnow.resume(tmp_path / "parts", steps=4, trust_run=True, progress=False)
-    assert digests(tmp_path / "parts", 4)["model.safetensors"] == digests(tmp_path / "whole", 4)["model.safetensors"]
-    assert rollouts(tmp_path / "parts") == rollouts(tmp_path / "whole")
+def check_a_resume(parts, whole):
+    """After a second step, a run of one has the bits of one of two."""
+    winnow.resume(parts, steps=2, trust_run=True, progress=False)
+    assert digests(parts, 2)["model.safetensors"] == digests(whole, 2)["model.safetensors"]
+    assert rollouts(parts) == rollouts(whole)
+
+
+def test_a_resumed_run_has_the_same_bits(played, tmp_path):
+    _, runs = played
+    check_a_resume(Path(shutil.copytree(runs[1].folder, tmp_path / "parts")), runs[2].folder)
 
 
 WITH_TOOLS = (  # answers to tool calls are turns of <|system|>
@@ -102,21 +121,23 @@ WITH_TOOLS = (  # answers to tool calls are turns of <|system|>
 )
 
 
-def test_answers_to_tool_calls_in_the_form_of_the_chat_template(smallest, tmp_path):
-    """In training with a worker, after a resume, and in an evaluation."""
+def tool_calls(smallest, tmp_path):
+    """The configuration of runs whose environment answers tool calls."""
     config = configuration(smallest, tmp_path, task={"levels": [1, 2]})
     folder = shutil.copytree(config["model"]["path"], tmp_path / "model")
     (folder / "chat_template.jinja").write_text(WITH_TOOLS, encoding="utf-8")
     config |= {"model": {"path": str(folder)}, "rollout": {**config["rollout"], "max_new_tokens": 300}}
     config["environment"] = {"use": f"{Path(__file__).with_name('tool_game.py')}:ask", "max_turn_tokens": 6}
-    result = train(config, tmp_path / "whole", steps=2)
-    train(config, tmp_path / "parts", steps=1)
-    winnow.resume(tmp_path / "parts", steps=2, trust_run=True, progress=False)
-    assert digests(tmp_path / "parts", 2)["model.safetensors"] == digests(tmp_path / "whole", 2)["model.safetensors"]
-    assert rollouts(tmp_path / "parts") == rollouts(tmp_path / "whole")
+    return config
+
+
+def test_answers_to_tool_calls_in_the_form_of_the_chat_template(smallest, tmp_path):
+    """In training with a worker, and in an evaluation."""
+    config = tool_calls(smallest, tmp_path)
+    result = train(config, tmp_path / "whole", steps=1)
     rows = list(read_rows(tmp_path / "whole" / "rollouts"))
     assert {row["parts"]["mistral"] for row in rows} == {1.0}
-    tokenizer = load_tokenizer(str(folder))
+    tokenizer = load_tokenizer(config["model"]["path"])
     for row in rows:
         first = f"<tool_response>\n{len(row['turns'][0])}\n</tool_response>\n<tool_response>\nerror: "
         assert row["turns"][1].startswith(first)
@@ -125,6 +146,14 @@ def test_answers_to_tool_calls_in_the_form_of_the_chat_template(smallest, tmp_pa
         assert f"<|system|>{len(row['turns'][0])}<|endoftext|><|system|>error: there is no tool 'lenght'" in given
     one = winnow.evaluate(str(result.model), problems=2, rollouts_per_prompt=2, trust_run=True, progress=False)
     assert {row["parts"]["mistral"] for row in one.rows} == {1.0}
+
+
+@pytest.mark.slow  # three runs; test_a_resumed_run_has_the_same_bits resumes an environment whose turns are texts
+def test_a_resumed_run_with_tool_calls_has_the_same_bits(smallest, tmp_path):
+    config = tool_calls(smallest, tmp_path)
+    train(config, tmp_path / "whole", steps=2)
+    train(config, tmp_path / "parts", steps=1)
+    check_a_resume(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_a_template_without_a_second_turn_is_refused_before_a_model_is_loaded(smallest, tmp_path):
@@ -136,10 +165,9 @@ def test_a_template_without_a_second_turn_is_refused_before_a_model_is_loaded(sm
         train({**config, "model": {"path": str(folder)}}, tmp_path / "run")
 
 
-def test_an_evaluation_plays_the_environment(smallest, tmp_path):
-    config = configuration(smallest, tmp_path, steps=1, task={"levels": [1, 2]})
-    result = train(config, tmp_path / "run")
-    one = winnow.evaluate(str(result.model), problems=3, rollouts_per_prompt=2, trust_run=True, progress=False)
+def test_an_evaluation_plays_the_environment(played):
+    _, runs = played
+    one = winnow.evaluate(str(runs[1].model), problems=3, rollouts_per_prompt=2, trust_run=True, progress=False)
     assert len(one.rows) == 6
     assert all(row["parts"].keys() == {"even", "start"} for row in one.rows)
     assert all(len(row["turns"]) == 5 for row in one.rows)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import winnow
+from chat_templates import render_here
 from winnow.environments.replay import make_environment
 from winnow.records import Prompt, Rollout
 from winnow.state.logbook import read_rows
@@ -85,11 +86,14 @@ def test_a_server_that_fails_is_an_answer_to_a_call_and_a_failure_of_a_rollout(u
     assert reply.text.startswith("error: ")
 
 
-def test_a_run_with_a_server_resumes_from_its_record(url: str, smallest: Any, tmp_path: Path):
+def test_a_run_with_a_server_resumes_from_its_record(
+    url: str, smallest: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    render_here(monkeypatch)
     config = smallest(
         prompt={"template": "chat"},
         rollout={"max_new_tokens": 60, "prompts_per_step": 2, "rollouts_per_prompt": 4},
-        verify={"workers": 1, "timeout_seconds": 60.0},
+        verify={"workers": 0},
         steps=1,
     )
     del config["reward"]

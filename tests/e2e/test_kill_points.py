@@ -35,7 +35,8 @@ KILLED, ERROR, WENT_ON = "-9", "1", "0"
         pytest.param("failures", 28, {ERROR, WENT_ON}, marks=SLOW),
         pytest.param("full", 6, {KILLED}, marks=SLOW),
         ("few_turns", 2, {KILLED}),
-        ("sizes", 6, {KILLED}),
+        ("few_sizes", 4, {KILLED}),
+        pytest.param("sizes", 6, {KILLED}, marks=SLOW),
         pytest.param("turns", 20, {KILLED}, marks=SLOW),
     ],
 )

@@ -93,10 +93,10 @@ def test_an_empty_answer_is_wrong_and_not_judged(example: ModuleType) -> None:
 def test_a_run_is_trained_on_verdicts_and_ends_without_any(example: ModuleType, smallest: Any, tmp_path: Path) -> None:
     config = smallest(
         rollout={"max_new_tokens": 8, "prompts_per_step": 2, "rollouts_per_prompt": 4},
-        verify={"workers": 1, "timeout_seconds": 60.0},
         steps=1,
     )
     for name, replies in (("judged", ("Verdict: yes", "Verdict: no")), ("empty", ("",))):
+        config["verify"] = {"workers": int(name == "judged"), "timeout_seconds": 60.0}
         with example.stand_in(itertools.cycle(replies)) as url:
             config |= {"reward": {"use": f"{FILE}:judge", "url": url}, "output": str(tmp_path / name)}
             if name == "judged":

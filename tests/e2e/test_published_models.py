@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import winnow
+from chat_templates import render_here
 from published_models import NAMES, make
 from refusals import refused
 from winnow.errors import DataError
@@ -24,8 +27,14 @@ SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "all_special_tokens")
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: make(name, tmp_path_factory.mktemp(name)) for name in NAMES}
+def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of the model of a name, which is made at its first use."""
+    return functools.cache(lambda name: make(name, tmp_path_factory.mktemp(name)))
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    render_here(monkeypatch)
 
 
 def configuration(smallest: Any, path: Path, **changes: Any) -> dict[str, Any]:
@@ -48,7 +57,7 @@ def moved(a: Any, b: Any) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_published_model_is_trained_saved_reloaded_and_continued(name, published, smallest, tmp_path):
-    start = published[name]
+    start = published(name)
     config = configuration(smallest, start)
     saved = winnow.train(**config).model
     rows = [row for row in read_metrics(tmp_path / "run") if "budget/updates" in row]
@@ -92,7 +101,7 @@ def test_a_published_model_is_trained_saved_reloaded_and_continued(name, publish
 
 
 def test_a_checkpoint_needs_nothing_of_the_folder_of_the_first_model(published, smallest, tmp_path):
-    start = shutil.copytree(published["qwen3"], tmp_path / "start")
+    start = shutil.copytree(published("qwen3"), tmp_path / "start")
 
     def move(event):
         if isinstance(event, StepReport) and start.exists():
@@ -104,7 +113,7 @@ def test_a_checkpoint_needs_nothing_of_the_folder_of_the_first_model(published, 
 
 
 def test_a_merged_model_keeps_them_too(published, smallest):
-    start = published["llama-3.2-instruct"]
+    start = published("llama-3.2-instruct")
     config = configuration(smallest, start) | {"model": {"path": str(start), "lora": {"rank": 2}}}
     saved = winnow.train(**config).model
     assert published_files(saved) == published_files(start)
@@ -114,7 +123,7 @@ def test_a_merged_model_keeps_them_too(published, smallest):
 
 def test_settings_that_transformers_would_not_write_are_kept(published, smallest, tmp_path):
     """A temperature without sampling is published often, and is one of the things that transformers refuses to save."""
-    start = shutil.copytree(published["qwen2.5"], tmp_path / "start")
+    start = shutil.copytree(published("qwen2.5"), tmp_path / "start")
     settings = json.loads((start / "generation_config.json").read_text()) | {"do_sample": False, "temperature": 0.6}
     (start / "generation_config.json").write_text(json.dumps(settings))
     saved = winnow.train(**configuration(smallest, start, steps=1)).model
@@ -122,6 +131,6 @@ def test_settings_that_transformers_would_not_write_are_kept(published, smallest
 
 
 def test_a_base_model_without_a_chat_template_says_which_key_to_set(published, smallest):
-    config = configuration(smallest, published["llama-3.2"], prompt={"template": "chat"})
+    config = configuration(smallest, published("llama-3.2"), prompt={"template": "chat"})
     with refused(DataError, "prompt.template", "r1_zero", "question_only"):
         winnow.train(**config)

@@ -45,7 +45,11 @@ def run(tmp_path):
 
 def test_winnow_is_not_installed_again_into_an_environment_that_has_it(run, tmp_path, monkeypatch):
     """Without a stamp, as after `pip install -e .`: the environment's Python imports this clone."""
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for name in ("pyarrow", "scipy", "torch", "transformers"):  # each is imported there, which takes seconds
+        (empty / f"{name}.py").touch()
+    monkeypatch.setenv("PYTHONPATH", f"{empty}{os.pathsep}{REPOSITORY / 'src'}")
     (tmp_path / "venv" / ".winnow-installed").unlink()
     done = run(str(tmp_path / "model"), winnow=OTHER_WEIGHTS, python=f'#!/bin/sh\n{NO_PIP}exec {sys.executable} "$@"\n')
     assert "expects" in done.stderr  # it has reached the model

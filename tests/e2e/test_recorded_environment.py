@@ -9,12 +9,20 @@ import pytest
 from test_environments import KILLED, configuration, digests, rollouts, train
 
 import winnow
-from forked import python
+from chat_templates import render_here
+from forked import fork_supervisors, python
 from refusals import refused
 from winnow.errors import DataError, VerifierError
 from winnow.state.logbook import read_metrics
 
 GAME = Path(__file__).with_name("chance_game.py")
+
+
+@pytest.fixture(autouse=True)
+def in_forks_and_here(monkeypatch):
+    """As in test_environments.py."""
+    fork_supervisors(monkeypatch)
+    render_here(monkeypatch)
 
 
 def recorded(smallest, folder, **changes):
@@ -33,20 +41,20 @@ def measured(run):
 
 
 def test_a_resume_and_a_new_run_with_the_record_have_its_bits_and_ask_nothing(smallest, tmp_path):
-    config = recorded(smallest, tmp_path)
-    train(config, tmp_path / "whole", steps=4)
-    after, bits, rows = asked(tmp_path), digests(tmp_path / "whole", 4), rollouts(tmp_path / "whole")
+    config = recorded(smallest, tmp_path, checkpoint={"every": 1, "keep_last": 5})
+    train(config, tmp_path / "whole", steps=2)
+    after, bits, rows = asked(tmp_path), digests(tmp_path / "whole", 2), rollouts(tmp_path / "whole")
     numbers = measured(tmp_path / "whole")
     shutil.copytree(tmp_path / "whole" / "answers", tmp_path / "fed" / "answers")
-    train(config, tmp_path / "fed", steps=4)
-    assert (digests(tmp_path / "fed", 4), rollouts(tmp_path / "fed")) == (bits, rows)
+    train(config, tmp_path / "fed", steps=2)
+    assert (digests(tmp_path / "fed", 2), rollouts(tmp_path / "fed")) == (bits, rows)
     assert measured(tmp_path / "fed") == numbers
-    shutil.rmtree(tmp_path / "whole" / "checkpoints" / "step-000004")
-    winnow.resume(tmp_path / "whole", steps=4, trust_run=True, progress=False)
-    assert (digests(tmp_path / "whole", 4), rollouts(tmp_path / "whole")) == (bits, rows)
+    shutil.rmtree(tmp_path / "whole" / "checkpoints" / "step-000002")
+    winnow.resume(tmp_path / "whole", steps=2, trust_run=True, progress=False)
+    assert (digests(tmp_path / "whole", 2), rollouts(tmp_path / "whole")) == (bits, rows)
     assert asked(tmp_path) == after, "neither of them asked the environment"
-    train(config, tmp_path / "other", steps=4)
-    assert digests(tmp_path / "other", 4) != bits, "the environment gives other answers"
+    train(config, tmp_path / "other", steps=2)
+    assert digests(tmp_path / "other", 2) != bits, "the environment gives other answers"
 
 
 def test_the_record_of_another_conversation_is_refused_with_a_remedy_that_works(smallest, tmp_path):
@@ -90,8 +98,8 @@ def test_an_outage_is_not_replayed_by_the_resume(smallest, tmp_path):
         "        raise ConnectionError('down')\n    return {'paid': len(reply) % 7 / 7, 'none': 0.0}\n    yield\n"
     )
     own = {"use": f"{tmp_path}/remote.py:remote", "max_turn_tokens": 6, "recorded": True}
-    config = {**recorded(smallest, tmp_path), "environment": own, "output": str(tmp_path / "run"), "steps": 3}
+    config = {**recorded(smallest, tmp_path), "environment": own, "output": str(tmp_path / "run"), "steps": 2}
     with refused(VerifierError, code="verifier.failed"):
         winnow.train(**config, progress=False, watch=lambda e: isinstance(e, winnow.StepReport) and down.touch())
     down.unlink()
-    assert winnow.train(**config, resume=True, progress=False).steps == 3
+    assert winnow.train(**config, resume=True, progress=False).steps == 2

@@ -1,6 +1,7 @@
 """Law 6: a run killed anywhere and resumed by the command line ends with the same bits as one that was not.
 
-Each command is a process, a fork; `python -m winnow` itself starts in test_ranks_launch.py.
+What is killed is a process, a fork, and what resumes the first test's run, too; the other commands are called in this
+process. `python -m winnow` itself starts in test_ranks_launch.py.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from forked import python, winnow
+from winnow.commands import app
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.state.logbook import read_rows
@@ -32,6 +35,12 @@ def write_config(path: Path, config: dict) -> Path:
 
     path.write_text("\n".join(lines("", config)) + "\n")
     return path
+
+
+def train(*arguments: object) -> None:
+    """`winnow train ARGUMENTS` in this process."""
+    done = CliRunner().invoke(app, ["train", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
 
 
 def digests(run: Path) -> dict[str, str]:
@@ -75,8 +84,7 @@ def test_a_killed_run_resumes_to_the_same_bits(arch, moments, smallest, tmp_path
         verify={"workers": 1},
     )
     whole = write_config(tmp_path / "whole.toml", {**config, "output": str(tmp_path / "whole")})
-    done = winnow("train", whole)
-    assert done.returncode == 0, done.stderr
+    train(whole)
     expected = digests(tmp_path / "whole")
     for moment in moments:
         every = MOMENTS[moment]
@@ -99,10 +107,9 @@ def test_a_killed_run_with_a_sampler_resumes_to_the_same_bits(smallest, tmp_path
     config = smallest(steps=6, sample=sample, checkpoint={"every": 2})
     whole = write_config(tmp_path / "whole.toml", {**config, "output": str(tmp_path / "whole")})
     killed = write_config(tmp_path / "killed.toml", {**config, "output": str(tmp_path / "killed")})
-    assert winnow("train", whole).returncode == 0
+    train(whole)
     assert python(KILLED, "generate", killed).returncode == -9
-    resumed = winnow("train", killed, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
+    train(killed, "--resume")
     assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
     for log in ("metrics.jsonl", "rollouts"):
         assert rows(tmp_path / "killed" / log) == rows(tmp_path / "whole" / log), log

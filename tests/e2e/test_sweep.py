@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from chat_templates import render_here
 from refusals import check_refusal, refusal_of
 from winnow.commands import app
 from winnow.installed import is_installed
@@ -73,6 +74,7 @@ def test_a_sweep_trains_each_configuration_and_is_resumed_once_finished(tmp_path
     def compared(arguments, *, check):
         return SimpleNamespace(returncode=in_this_process([*arguments[1:], "--no-plot"]).exit_code)
 
+    render_here(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(OnThisMachine, "start", lambda self, run, arguments: Ended(run, arguments))
     monkeypatch.setattr("winnow_lab.sweep.process.subprocess", SimpleNamespace(run=compared))

@@ -6,9 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
-from test_environments import configuration, digests, rollouts, train
+import pytest
+from test_environments import check_a_resume, configuration, train
 
-import winnow
+from chat_templates import render_here
+from forked import fork_supervisors
 from winnow.state.logbook import read_rows
 
 WITH_TOOLS = (
@@ -56,7 +58,14 @@ BOTH = tool_environment({"store": Store, "talk": Talk})
 '''
 
 
-def test_each_row_has_the_class_and_the_tools_of_its_column(smallest, tmp_path):
+@pytest.fixture(autouse=True)
+def in_forks_and_here(monkeypatch):
+    """As in test_environments.py."""
+    fork_supervisors(monkeypatch)
+    render_here(monkeypatch)
+
+
+def of_classes(smallest, tmp_path):
     (tmp_path / "classes.py").write_text(CLASSES, encoding="utf-8")
     rows = [
         {
@@ -72,17 +81,24 @@ def test_each_row_has_the_class_and_the_tools_of_its_column(smallest, tmp_path):
     config = configuration(smallest, tmp_path)
     folder = Path(shutil.copytree(config["model"]["path"], tmp_path / "model"))
     (folder / "chat_template.jinja").write_text(WITH_TOOLS, encoding="utf-8")
-    config |= {
+    return config | {
         "model": {"path": str(folder)},
         "task": {"use": "jsonl", "path": str(data)},
         "prompt": {"template": "chat", "max_prompt_tokens": 1500},
         "environment": {"use": f"{tmp_path}/classes.py:BOTH", "max_turn_tokens": 6},
     }
+
+
+@pytest.mark.slow  # three runs; test_environments.py::test_a_resumed_run_has_the_same_bits resumes a function
+def test_a_resumed_run_of_classes_has_the_same_bits(smallest, tmp_path):
+    config = of_classes(smallest, tmp_path)
     train(config, tmp_path / "whole", steps=2)
     train(config, tmp_path / "parts", steps=1)
-    winnow.resume(tmp_path / "parts", steps=2, trust_run=True, progress=False)
-    assert digests(tmp_path / "parts", 2)["model.safetensors"] == digests(tmp_path / "whole", 2)["model.safetensors"]
-    assert rollouts(tmp_path / "parts") == rollouts(tmp_path / "whole")
+    check_a_resume(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_each_row_has_the_class_and_the_tools_of_its_column(smallest, tmp_path):
+    train(of_classes(smallest, tmp_path), tmp_path / "whole", steps=2)
     parts = set()
     for row in read_rows(tmp_path / "whole" / "rollouts"):
         place = int(row["prompt"].partition("Go ")[2].partition(".")[0])

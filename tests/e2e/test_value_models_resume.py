@@ -102,7 +102,11 @@ def of_value_model(found):
     return {name: tensor for name, tensor in found.items() if name.startswith("critic/")}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    # Slow: the optimizer of "model" with the tensors of "adapter", which both go on here
+    [pytest.param(form, marks=pytest.mark.slow if form == "model with lora" else ()) for form in FORMS],
+)
 def test_a_run_goes_on_to_the_bits_of_one_that_did_not_stop(form, whole, copied, trained):
     first = whole(form)
     copied(form, "stopped", steps=1)

@@ -46,6 +46,7 @@ def small(folder: Path, policy: Path, /, **changes: Any) -> dict[str, Any]:
         "device": "cpu",
         "model": {"path": str(policy), "dtype": "float64"},
         "task": {"use": "arithmetic", "levels": [1, 2], "size": 24},
+        "prompt": {"template": "question_only"},  # a chat template is rendered by forks of each process
         "reward": {"use": f"{folder}/laws.py:parity"},
         "rollout": {"prompts_per_step": 6, "rollouts_per_prompt": 8, "max_new_tokens": 4},
         "select": {"use": "max_variance", "keep_per_prompt": 3},

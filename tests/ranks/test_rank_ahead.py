@@ -18,7 +18,7 @@ from winnow.errors import ConfigError
 from winnow.training.resolve import resolve_members
 
 CASE = "ahead_cases:ran"
-STEPS = 4
+STEPS = 3
 OF_THE_CLOCK = (*chaos.CLOCK, "ahead/seconds", "ranks/seconds_waiting", "ranks/waiting_share", "ranks/slowest")
 SLOW = pytest.mark.slow
 WRITTEN = "pending rollouts half written"  # by rank 0 alone

@@ -148,8 +148,8 @@ def test_any_number_of_ranks_goes_on(kind: str, saved_by: By, resumed_by: By, ma
 @pytest.mark.parametrize(
     ("kind", "by"),
     [
-        ("full", SHARDED),
         ("bfloat16", SHARDED),
+        pytest.param("full", SHARDED, marks=SLOW),  # goes on above, to what rounding leaves
         pytest.param("bfloat16", REPLICATED, marks=SLOW),
         pytest.param("full", REPLICATED, marks=SLOW),
         pytest.param("lora", REPLICATED, marks=SLOW),

@@ -53,9 +53,9 @@ CASES = [
     *case("untied, kl", F64, arch="untied", **KL),  # by "full" of the same policy, and by "tied, kl"
     *case("llama", F64, arch="llama"),  # by test_rank_runs.py: pods_c
     *case("lora, kl", {**F64, **LORA}, **KL),  # by "packed, full, lora", and by "float32, lora, kl"
-    *case("selective", checkpointed("selective"), "sharded"),
+    *case("selective", checkpointed("selective")),  # by "full", and by test_policy.py for one process
     *case("full", checkpointed("full"), "sharded", arch="untied"),
-    *case("packed", F64, "replicated", update=PACKED),
+    *case("packed", F64, update=PACKED),  # by "packed, full, lora"
     *case("packed, full, lora", {**checkpointed("full"), **LORA}, "sharded", update=PACKED, **KL),
     *case("7 against 1", F64, "replicated", counts=(7, 1)),
     *case("one has nothing", F64, *LEARNERS, counts=(1,), **KL),
@@ -63,7 +63,7 @@ CASES = [
     *case("gspo", F64, loss={"use": "gspo"}),  # by the other losses of test_rank_runs.py
     *case("float32, shared, kl", F32, "sharded", **KL),
     *case("float32, shared, one has nothing", F32, counts=(0, 1)),  # by "one has nothing"
-    *case("float32, packed, untied", F32, arch="untied", update=PACKED),  # by "packed" and "full"
+    *case("float32, packed, untied", F32, arch="untied", update=PACKED),  # by "packed, full, lora" and "full"
     *case("float32, lora, kl", {**F32, **LORA}, "replicated", **KL),
 ]
 

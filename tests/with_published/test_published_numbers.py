@@ -7,6 +7,7 @@ Its layout differs from the bundled policy's: 9 heads attend to 3 key-value head
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -39,9 +40,15 @@ Rows = list[TrainingSequence]
 
 @pytest.fixture(scope="module")
 def exact(folder) -> tuple[Loaded, Rows]:
-    """The model in float32, and rollouts that the native engine has sampled."""
+    """The model in float32, and rollouts that the native engine has sampled, two of each prompt."""
     loaded = load(PUBLISHED)
-    return loaded, sample(native(context(loaded)), prompts(loaded.tokenizer))
+    return loaded, sample(native(context(loaded)), prompts(loaded.tokenizer), 2)
+
+
+@pytest.fixture(scope="module")
+def exact_learned(exact) -> np.ndarray:
+    """The learner's log-probs of these rollouts, which two tests compare."""
+    return learned(policy(exact[0]), exact[1])
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +64,20 @@ def rounded(folder) -> tuple[Loaded, Rows]:
     return loaded, sample(native(context(loaded)), prompts(loaded.tokenizer))
 
 
-@pytest.fixture(params=LIMITS)
-def sampled(request) -> tuple[str, Loaded, Rows]:
-    """The precision, the model, and its rollouts."""
-    return request.param, *request.getfixturevalue({"float32": "exact", "bfloat16": "rounded"}[request.param])
+@pytest.fixture(scope="module")
+def rounded_learned(rounded) -> np.ndarray:
+    """The same in bfloat16."""
+    return learned(policy(rounded[0]), rounded[1])
+
+
+# Slow: test_published_runs.py compares the same in bfloat16, with an adapter. Engine and learner:
+# test_an_adapted_run_s_engine_samples_the_trained_policy. Learner and transformers:
+# test_a_checkpoint_is_the_base_with_the_adapter_and_loads_in_transformers.
+@pytest.fixture(params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+def sampled(request) -> tuple[str, Loaded, Rows, np.ndarray]:
+    """The precision, the model, its rollouts, and the learner's log-probs of them."""
+    name = {"float32": "exact", "bfloat16": "rounded"}[request.param]
+    return request.param, *request.getfixturevalue(name), request.getfixturevalue(f"{name}_learned")
 
 
 def check_gap(one: np.ndarray, other: np.ndarray, dtype: str, record) -> None:
@@ -75,33 +92,39 @@ def check_gap(one: np.ndarray, other: np.ndarray, dtype: str, record) -> None:
 
 
 def test_the_engine_s_log_probs_are_those_of_the_learner(sampled, record_property):
-    dtype, loaded, rows = sampled
+    dtype, loaded, rows, ours = sampled
     assert {loaded.model.config.num_attention_heads, loaded.model.config.num_key_value_heads} == {9, 3}
     assert len({len(row.prompt.tokens) for row in rows}) > 1  # so that some are padded
-    check_gap(engine_logprobs(rows), learned(policy(loaded), rows), dtype, record_property)
+    check_gap(engine_logprobs(rows), ours, dtype, record_property)
 
 
 def test_the_learner_s_log_probs_are_those_of_transformers(sampled, folder, reference, record_property):
-    dtype, loaded, rows = sampled
+    dtype, _, rows, ours = sampled
     model = reference if dtype == "float32" else plain_model(folder, dtype)
-    check_gap(learned(policy(loaded), rows), plain(model, rows), dtype, record_property)
+    check_gap(ours, plain(model, rows), dtype, record_property)
 
 
 @pytest.mark.slow  # test_engine_contract.py has the engine, and the two tests above the model
 def test_the_engine_of_transformers_agrees_with_the_learner(sampled, record_property):
-    dtype, loaded, _ = sampled
+    dtype, loaded, *_ = sampled
     rows = sample(HuggingFace(context(loaded)), prompts(loaded.tokenizer, 2), 2)
     check_gap(engine_logprobs(rows), learned(policy(loaded), rows), dtype, record_property)
 
 
+FIRST = 8  # tokens of a rollout whose gradients are computed
+
+
 @pytest.fixture
 def few(exact) -> tuple[Loaded, Rows]:
-    """The model in float32, and two of its rollouts, of which one is made to end with the token of the padding."""
+    """The model in float32, and the first tokens of two of its rollouts, of which one is made to end with the token of
+    the padding.
+    """
     loaded, rows = exact
-    tokens = rows[0].rollout.tokens.copy()
+    one, other = (dataclasses.replace(row, rollout=row.rollout.up_to(FIRST)) for row in (rows[0], rows[-1]))
+    tokens = one.rollout.tokens.copy()
     tokens[-1] = loaded.tokenizer.pad_token_id
-    ended = dataclasses.replace(rows[0].rollout, tokens=tokens)
-    return loaded, [dataclasses.replace(rows[0], rollout=ended), rows[-1]]
+    ended = dataclasses.replace(one.rollout, tokens=tokens)
+    return loaded, [dataclasses.replace(one, rollout=ended), other]
 
 
 def gradients(model, rows: Rows) -> dict[str, torch.Tensor]:
@@ -120,8 +143,12 @@ def cleared(model) -> dict[str, torch.Tensor]:
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     """Of two gradients, relative to the length of the second."""
     assert one.keys() == other.keys()
-    apart = sum((one[name] - other[name]).double().square().sum().item() for name in other)
-    return (apart / sum(tensor.double().square().sum().item() for tensor in other.values())) ** 0.5
+    return length(one[name] - other[name] for name in other) / length(other.values())
+
+
+def length(tensors: Iterable[torch.Tensor]) -> float:
+    """Of all their numbers as one vector. To copy those of a gradient in float64 would take a second."""
+    return sum(tensor.square().sum().item() for tensor in tensors) ** 0.5
 
 
 def test_the_gradient_is_that_of_transformers_with_one_for_the_padding(few, reference, record_property):
@@ -136,9 +163,12 @@ def test_the_gradient_is_that_of_transformers_with_one_for_the_padding(few, refe
     assert "lm_head.weight" not in ours  # one matrix has both roles
     assert reference.get_output_embeddings().weight is reference.get_input_embeddings().weight
     whole, of_end = distance(ours, expected), distance({"end": ours[name][end]}, {"end": expected[name][end]})
-    reference.get_input_embeddings().padding_idx = end  # as transformers loads it
-    padded = distance(gradients(reference, rows), expected)
-    reference.get_input_embeddings().padding_idx = None
+    table = reference.get_input_embeddings()
+    table.padding_idx = end  # as transformers loads it: only the gradient of this matrix depends on it
+    total = torch.stack([plain_logprobs(reference, row).sum() for row in rows]).sum()
+    (without,) = torch.autograd.grad(total, table.weight)
+    table.padding_idx = None
+    padded = length([without - expected[name]]) / length(expected.values())
     for figure in (("gradient", whole), ("row of the padding", of_end), ("without that row", padded)):
         record_property(*figure)
     assert whole <= 1e-5

@@ -95,7 +95,7 @@ SMALL = {
     "device": "cpu",
     "steps": 1,
     "task.size": 8,
-    "rollout.prompts_per_step": 2,
+    "rollout.prompts_per_step": 1,
     "rollout.rollouts_per_prompt": 4,
     "rollout.max_new_tokens": 12,
     "select.keep_per_prompt": 2,
@@ -108,14 +108,24 @@ SMALL = {
 }
 
 
+MORE = {  # as configs/sweeps/smollm2_instructions.toml has it, in less time than float32
+    "smollm2_instructions": {
+        "model.dtype": "bfloat16",
+        "optimizer.master_weights": False,
+        "optimizer.stochastic_rounding": True,
+    }
+}
+
+
 @pytest.mark.parametrize("name", ["smollm2_arithmetic", "smollm2_instructions"])
 def test_a_recipe_for_it_trains(name, folder, tmp_path):
     if name == "smollm2_instructions" and not is_installed("if_verifiable"):
         pytest.skip("needs the extra winnow-rl[instructions]")
     path = find_config(name)
-    config = load(path, [f"{key}={json.dumps(value)}" for key, value in SMALL.items()] + [f"output={tmp_path / 'run'}"])
+    sets = {**SMALL, **MORE.get(name, {})}
+    config = load(path, [f"{key}={json.dumps(value)}" for key, value in sets.items()] + [f"output={tmp_path / 'run'}"])
     result = fit(resolve_members(config, base=path.parent))
     (row,) = [row for row in read_metrics(result.folder) if "budget/rollouts" in row]
-    assert row["budget/rollouts"] == 8
+    assert row["budget/rollouts"] == 4
     assert row["outcome/failed"] == 0
     assert 0 <= row["reward/mean"] <= 1.1

@@ -63,8 +63,10 @@ def add_lora(
         warnings.filterwarnings("ignore", r"The following \w+_pattern keys did not match", RuntimeWarning)
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True` and a tied layer", UserWarning)
         torch.manual_seed(seeds.derive(seed, "lora") % 2**63)  # peft draws A from torch's global stream
+        # Of a model on the meta device, a large adapter would take a second to draw, and be thrown away.
+        without_numbers = all(parameter.is_meta for parameter in model.parameters())
         try:
-            adapted = peft.get_peft_model(model, adapter)
+            adapted = peft.get_peft_model(model, adapter, low_cpu_mem_usage=without_numbers)
         except ValueError as error:
             raise unsupported(
                 f"model.lora.targets = {modules!r} does not fit this model: {error}",

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forked import fork_supervisors
 from refusals import refused
 from winnow.environments.replay import LONGEST
 from winnow.errors import VerifierError
@@ -29,7 +30,15 @@ FAILS = {
     "spin": "timeout",
     "number": "malformed",
 }
+# A busy environment takes the limit of a processor's time, too: here "hang" sleeps, and a busy reward is killed by
+# default in tests/unit/verify/test_verifiers.py::test_a_hang_is_killed_at_its_limit.
+CASES = [pytest.param(how, cause, marks=pytest.mark.slow if how == "spin" else ()) for how, cause in FAILS.items()]
 GOES_ON = {"endless": "more", "fork": "parent", "surrogate": "?", "write": "written"}
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_supervisors(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +68,7 @@ def ask(judges: Verifiers, how: str, *turns: str) -> Outcome | Reply:
     return judges.answer(judges.request(prompt(how), rollout(*turns)))
 
 
-@pytest.mark.parametrize(("how", "cause"), FAILS.items())
+@pytest.mark.parametrize(("how", "cause"), CASES)
 def test_the_rollout_fails_with_its_cause_and_others_go_on(judges: Verifiers, how: str, cause: str) -> None:
     assert isinstance(ask(judges, how, "a"), Reply)  # a first verdict may take ten times the limit
     failed = ask(judges, how, "a", "fine", "b")

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 import make_player
 from make_player import LESSONS, calculate, call_twice, guess, rows
 
+from chat_templates import render_here
 from winnow.environments.replay import make_environment
 from winnow.environments.tool_calls import Call, read_calls
 from winnow.models.load import load_tokenizer
@@ -151,7 +152,8 @@ def test_each_mistake_of_the_calculator_s_player_is_made(habits):
 
 
 @pytest.mark.parametrize("game", sorted(LESSONS))
-def test_only_the_demonstrators_tokens_are_learned(game, habits):
+def test_only_the_demonstrators_tokens_are_learned(game, habits, monkeypatch):
+    render_here(monkeypatch)
     habits()
     tokenizer, lessons = load_tokenizer("bundled"), LESSONS[game]
     tokens, labels = next(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -34,15 +35,20 @@ def test_the_interval_is_students():
     assert found["interval"] == pytest.approx([0.3 - 4.302653 * 0.1 / 3**0.5, 0.3 + 4.302653 * 0.1 / 3**0.5])
 
 
+@functools.cache
+def control(game):
+    return make_environment(f"{CONTROL}:by_chance", {"game": game}, max_turns=8)
+
+
 def outcome(game, secret, replies, number):
-    environment = make_environment(f"{CONTROL}:by_chance", {"game": game}, max_turns=8)
+    environment = control(game)
     prompt = Prompt(id=f"p{number}", tokens=np.array([1]), text="?", answer=str(secret), task="t")
     turns = []
     for reply in replies:
         turns.append(reply)
         verdict = environment(prompt, Rollout(
             index=0, tokens=np.array([1]), logprobs=np.zeros(1), text="", finish="stop", version=0, turns=tuple(turns),
-        ))  # fmt: skip
+        ), number)  # fmt: skip
         if isinstance(verdict, Outcome):
             return verdict
         turns.append(verdict.text)

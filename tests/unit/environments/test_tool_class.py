@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import winnow
-from chat_templates import CHATML, like, of_bytes
+from chat_templates import CHATML, like, of_bytes, render_here
 from refusals import refused
 from winnow.environments.replay import make_environment, opened
 from winnow.environments.tool_class import schemas, tool_environment, tool_names
@@ -303,7 +303,8 @@ BEFORE_THE_LAST_QUESTION = (
 
 
 @pytest.mark.parametrize("template", [IN_FRONT, BEFORE_THE_LAST_QUESTION], ids=["in front", "before the last question"])
-def test_a_chat_template_describes_the_tools_of_each_problem(template):
+def test_a_chat_template_describes_the_tools_of_each_problem(template, monkeypatch):
+    render_here(monkeypatch)
     tokenizer = of_bytes(template, CHATML)
     problems = [
         Problem(id=str(place), question=f"Go {place}.", answer=None, task="t", meta={"environment": which})
@@ -318,8 +319,9 @@ def test_a_chat_template_describes_the_tools_of_each_problem(template):
         assert ("Move boxes to a shelf." in prompt.text) == (place != 1)
         assert ("Say a text." in prompt.text) == (place == 1)
     answers = (ToolAnswer(text="7", name="say", call_id="call00000"),)
+    dialogues = [Dialogue.of(tokenizer, tools=tools) for tools in (True, False)]
     for reply in (Reply(text="more"), Reply(text="7", answers=answers)):
-        turns = [Dialogue.of(tokenizer, tools=tools).tokens(reply, last=-1).tolist() for tools in (True, False)]
+        turns = [dialogue.tokens(reply, last=-1).tolist() for dialogue in dialogues]
         assert turns[0] == turns[1], "tools are described once, in the prompt"
 
 

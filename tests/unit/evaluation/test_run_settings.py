@@ -389,7 +389,15 @@ raise SystemExit("a file beside the model was imported: " + __file__)
 """
 
 
-def test_python_files_beside_a_model_are_not_imported(tmp_path, tiny_folder):
+@pytest.mark.parametrize(
+    "interpreter",
+    [
+        False,  # this process: it has torch imported, and the one that it starts to judge rewards imports the others
+        # Six seconds: it imports torch anew, and only a -P that is missing here lets it find another
+        pytest.param(True, marks=pytest.mark.slow),
+    ],
+)
+def test_python_files_beside_a_model_are_not_imported(tmp_path, tiny_folder, monkeypatch, interpreter):
     """Neither in the model's folder as working directory, nor where its settings name classes of its files."""
     model = tmp_path / "model"
     model.mkdir()
@@ -406,19 +414,26 @@ def test_python_files_beside_a_model_are_not_imported(tmp_path, tiny_folder):
         settings = json.loads((model / name).read_text())
         settings["auto_map"] = {key: value, "AutoConfig": "configuration_x.Config"}
         (model / name).write_text(json.dumps(settings))
-    # As the installed script; -P keeps its folder out of the path of imports.
-    call = "from winnow.commands import main; main()"
     few = ("--problems", "1", "--rollouts-per-prompt", "1", "--no-greedy", "--set", "rollout.max_new_tokens=2")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", call, "eval", ".", "--task", "arithmetic", *few, "--set", "task.size=2"],
-        cwd=model,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(winnow.__file__).parents[1])},
-    )
-    assert "a file beside the model was imported" not in done.stdout + done.stderr
-    assert done.returncode == 0, done.stderr
-    assert "arithmetic" in done.stdout
+    asked = ("eval", ".", "--task", "arithmetic", *few, "--set", "task.size=2")
+    if interpreter:
+        # As the installed script; -P keeps its folder out of the path of imports.
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", "from winnow.commands import main; main()", *asked],
+            cwd=model,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(winnow.__file__).parents[1])},
+        )
+        status, printed, errors = done.returncode, done.stdout, done.stderr
+    else:
+        monkeypatch.chdir(model)
+        monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+        result = invoke(*asked)
+        status, printed, errors = result.exit_code, result.stdout, result.stderr
+    assert "a file beside the model was imported" not in printed + errors
+    assert status == 0, errors
+    assert "arithmetic" in printed
 
 
 def test_a_prompt_that_mentions_a_file_is_no_code(run):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +12,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, OPTConfig
 
+import forked
 from winnow.algos.objective import Objective
 from winnow.learner.gradient_sums import _buckets
 from winnow.learner.optimizer import Optimizer
@@ -201,16 +200,20 @@ def test_a_model_without_weights_takes_no_memory():
 
 
 PEAK = """
+import ctypes
 import sys
-import torch
-from winnow.memory.usage import Gauge
+from winnow.memory.usage import Gauge, reset_peak
 from winnow.learner.policy import Policy
 from winnow.models.load import load
 
 sys.path.insert(0, {folder!r})
 from test_footprint import rows
 
-torch.set_num_threads(1)
+libc = ctypes.CDLL(None)
+for option in (-3, -1):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+    assert libc.mallopt(option, 65536)
+libc.malloc_trim(0)  # what the imports have freed
+reset_peak()
 
 def peak(policy, count, prompt, length):
     (mb,) = policy.micro_batches(rows(count, prompt=prompt, length=length))
@@ -228,11 +231,11 @@ for checkpointing in ("full", "selective", "none"):  # the largest one last: the
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's settings for returning memory at once")
-def test_a_process_grows_by_the_estimate_of_an_update():
+def test_a_process_grows_by_the_estimate_of_an_update(tmp_path):
     """Where memory that is freed goes back to the system; by default the C library keeps some."""
-    at_once = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
-    code = [sys.executable, "-c", PEAK.format(folder=str(Path(__file__).parent))]
-    done = subprocess.run(code, capture_output=True, text=True, env={**os.environ, **at_once})
+    script = tmp_path / "peak.py"
+    script.write_text(PEAK.format(folder=str(Path(__file__).parent)))
+    done = forked.python(script)
     assert done.returncode == 0, done.stderr
     _, drawn = bundled()
     estimate = [

@@ -223,13 +223,16 @@ def save_until_killed(folder, first, report):
         step += 1
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_sigkill_at_any_moment_never_costs_a_finished_checkpoint(tmp_path, seed):
-    """20 children save as fast as they can and are killed at random; what a child reported as saved must be found."""
+@pytest.mark.parametrize(
+    ("seed", "kills"),
+    [(0, 8), pytest.param(1, 20, marks=pytest.mark.slow)],  # of the same kind as the eight, each a fork of this process
+)
+def test_sigkill_at_any_moment_never_costs_a_finished_checkpoint(tmp_path, seed, kills):
+    """Children save as fast as they can and are killed at random; what a child reported as saved must be found."""
     rng = random.Random(seed)
     saved = -1
     leftovers = 0
-    for _ in range(20):
+    for _ in range(kills):
         read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:

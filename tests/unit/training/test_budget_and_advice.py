@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from chat_templates import CHATML, FOLDER, of_bytes
+from chat_templates import CHATML, FOLDER, of_bytes, render_here
 from refusals import refused
 from winnow.commands.check.dry_run import check_lines, describe, dry_run, product_lines
 from winnow.config_file import validate
@@ -34,6 +34,7 @@ from winnow.training.resolve import resolve_members
 
 HERE = Path()
 NO_PROMPTS = Rendered(prompts=[], dropped=0)
+INSIDE = {"verify": {"workers": 0}}  # a process for a few golds costs more than all else
 
 
 def members(**keys):
@@ -269,13 +270,15 @@ def test_prompts_that_are_too_long_are_named_with_the_limit_and_the_first():
         assert "other" in about[1]
 
 
-def test_check_reports_the_prompts_that_training_will_drop(tmp_path):
+def test_check_reports_the_prompts_that_training_will_drop(tmp_path, monkeypatch):
+    render_here(monkeypatch)
     rows = [{"question": "x" * (300 if i == 5 else 1) + str(i), "answer": "1", "id": f"q{i}"} for i in range(8)]
     file = tmp_path / "train.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "test.jsonl").write_text('{"question": "y", "answer": "1", "id": "t"}\n')
     task = {"use": "jsonl", "train": str(file), "test": str(tmp_path / "test.jsonl"), "id": "id"}
     keys = {"prompt": {"max_prompt_tokens": 200}, "evaluate": {"split": "test"}, "rollout": {"prompts_per_step": 4}}
+    keys |= INSIDE
     about, few = dry_run(members(task=task, **keys)).prompts.warnings
     assert numbers(few) == [256, 1]
     assert numbers(about) == [1, 8, 200]
@@ -285,8 +288,9 @@ def test_check_reports_the_prompts_that_training_will_drop(tmp_path):
     assert any("'q5'" in line for line in check_lines(path, [], None))
 
 
-def test_check_counts_the_problems_that_the_splits_have(tmp_path):
+def test_check_counts_the_problems_that_the_splits_have(tmp_path, monkeypatch):
     """12 of 256 requested validation problems, one of them too long, and 3 test problems of another task: 14 x 9."""
+    render_here(monkeypatch)
     questions = {
         "train": [f"train {i}" for i in range(16)],
         "validation": ["x" * 300, *(f"validation {i}" for i in range(11))],
@@ -298,6 +302,7 @@ def test_check_counts_the_problems_that_the_splits_have(tmp_path):
         Path(files[split]).write_text("\n".join(rows))
     other = {"use": "jsonl", "test": files.pop("test")}
     keys = {"prompt": {"max_prompt_tokens": 200}, "evaluate": {"tasks": [other]}, "rollout": {"prompts_per_step": 4}}
+    keys |= INSIDE
     path = tmp_path / "run.toml"
     path.write_text(format_toml(members(task={"use": "jsonl", **files}, steps=1, **keys).config))
     lines = list(check_lines(path, [], None))
@@ -313,12 +318,14 @@ def test_check_counts_the_problems_that_the_splits_have(tmp_path):
     assert dry_run(elsewhere).prompts.evaluated == 15  # without its tokenizer, no prompt is too long
 
 
-def test_the_memory_of_a_run_that_chooses_its_sizes_is_that_of_the_largest():
+def test_the_memory_of_a_run_that_chooses_its_sizes_is_that_of_the_largest(monkeypatch):
     """As in training: else a check passes, and training is refused."""
-    keys = {"rollout": {"prompts_per_step": 4, "rollouts_per_prompt": 8}, "select": "all"}
+    render_here(monkeypatch)
+    few = {"task": {"use": "arithmetic", "size": 64}, **INSIDE}
+    keys = {"rollout": {"prompts_per_step": 4, "rollouts_per_prompt": 8}, "select": "all", **few}
     plan = {"use": "auto", "prompts_per_step": (2, 16), "rollouts_per_prompt": (2, 64)}
     auto = members(plan=plan, **keys)
-    most = members(rollout={"prompts_per_step": 16, "rollouts_per_prompt": 64}, select="all")
+    most = members(rollout={"prompts_per_step": 16, "rollouts_per_prompt": 64}, select="all", **few)
     needs = [{part.name: part.bytes for part in dry_run(one).plan.parts} for one in (auto, most, members(**keys))]
     assert needs[0] == needs[1] != needs[2]
     assert numbers(described(auto)["sizes"]) == [10, 2, 64, 2, 16]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from chat_templates import render_here
 from winnow.commands import app
 from winnow.config_file import load
 from winnow.models.folder import settings_folder
@@ -256,8 +257,9 @@ WITH_PROBLEMS = one_of_each_prompt()
 
 
 @pytest.mark.parametrize("path", CHECKED, ids=lambda path: path.stem)
-def test_check_passes_from_settings_and_tokenizer_and_prints_the_memory(path, tmp_path):
+def test_check_passes_from_settings_and_tokenizer_and_prints_the_memory(path, tmp_path, monkeypatch):
     """The first of each prompt with problems, and with the memory of another device where the run fits it."""
+    render_here(monkeypatch)
     memory, fits = PLANNED.get(path.stem, ("", False))
     more = [*(["--memory", memory] if fits else []), *(problems(path, tmp_path) if path in WITH_PROBLEMS else [])]
     result, printed = check(path, tmp_path, *more)
@@ -273,16 +275,19 @@ def test_check_passes_from_settings_and_tokenizer_and_prints_the_memory(path, tm
 
 
 def problems(path, folder):
-    """As many problems as a step needs, and the held-out tenth, in files that the returned options name."""
+    """As many problems as a step needs, and the held-out tenth, in files that the returned options name. Their golds
+    are tried in this process: another one for them costs more than the rest.
+    """
     count = load(path).rollout.prompts_per_step
     lines = []
-    for i in range(2 * count + 40):
+    for i in range(3 * count // 2 + 40):
         asked = {"question": f"{i} + 1?", "problem": f"{i} + 1?"}
         lines.append(json.dumps({**asked, "answer": f"#### {i + 1}", "solution": rf"\boxed{{{i + 1}}}"}) + "\n")
     for split in ("train", "test"):
         (folder / f"{split}.jsonl").write_text("".join(lines))
     names = ("path", *({"test_path"} & load(path).task.options.keys()))
-    return [word for name in names for word in ("--set", f"task.{name}={folder}")]
+    sets = ("verify.workers=0", *(f"task.{name}={folder}" for name in names))
+    return [word for text in sets for word in ("--set", text)]
 
 
 FITTING = {path.stem for path in CHECKED if PLANNED.get(path.stem, ("", False))[1]}  # checked with the memory above

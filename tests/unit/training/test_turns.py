@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from chat_templates import like
+from chat_templates import like, render_here
 from refusals import refused
 from winnow import seeds
 from winnow.algos.objective import Objective
@@ -28,6 +28,11 @@ from winnow.training.turns import TurnEngine
 from winnow.verify.verifiers import Verifiers
 
 SEED = (3, "rollout", 0)
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    render_here(monkeypatch)
 
 
 def echo(prompt, reply, rng, *, turns=2):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from forked import fork_supervisors
 from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Group, Outcome, Prompt, Rollout
@@ -29,11 +30,15 @@ BOUNDED = {"seconds": 5, "total_seconds": 120.0}  # above the time of a busy mac
 
 
 @pytest.fixture(autouse=True)
-def there_is_a_sandbox() -> None:
+def there_is_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process without a user of its own for each run, as in sandbox/test_launch.py; in workers with one."""
     try:
-        choose("auto")
+        sandbox = choose("auto")
     except SandboxError as error:
         pytest.skip(str(error))
+    if sandbox.layers.bubblewrap is None:
+        monkeypatch.setattr(sandbox, "layers", dataclasses.replace(sandbox.layers, own_user=False))
+    fork_supervisors(monkeypatch)
 
 
 def fence(code: str) -> str:
@@ -116,7 +121,7 @@ def test_a_program_over_its_own_limits_is_wrong(code: str, detail: str):
 
 
 def test_cpu_time_is_limited():
-    outcome = judge(fence("while True: pass"), seconds=1)
+    outcome = judge(fence("while True: pass"), {"tests": DOUBLE["tests"][:1]}, seconds=1)
     assert (outcome.kind, outcome.detail) == ("wrong", "test 1: time_limit")
 
 
@@ -331,7 +336,7 @@ def test_the_choice_is_printed_once(capfd: pytest.CaptureFixture[str]):
 
 
 def test_workers_judge_programs_side_by_side():
-    problems = programs("train", size=4)
+    problems = programs("train", size=2)
     groups = [
         Group(
             prompt=dataclasses.replace(prompt(problem.answer), id=problem.id),
@@ -346,5 +351,5 @@ def test_workers_judge_programs_side_by_side():
     with Verifiers(spec, workers=2, base=Path(), **limits) as verifiers:
         assert verifiers.notices == ()
         judged = verifiers.collect(groups)
-    assert [group.correct.tolist() for group in judged] == [[True, False, False]] * 4
+    assert [group.correct.tolist() for group in judged] == [[True, False, False]] * 2
     assert judged[0].valid.all()

@@ -62,5 +62,6 @@ def test_a_prompt_that_left_is_not_kept_alive() -> None:
     left = weakref.ref(answer)
     del answer
     encoded(prompt("b"))
-    gc.collect()
+    if left() is not None:  # a collection looks through all that other tests have left
+        gc.collect()
     assert left() is None

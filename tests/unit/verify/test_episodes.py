@@ -10,11 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forked import fork_supervisors
 from winnow.records import Outcome, Prompt, Reply, Rollout
 from winnow.verify.verifiers import Verifiers
 
 PLAYED = Path(__file__).with_name("played.py")
 PROMPTS = [Prompt(id=f"p{n}", tokens=np.array([1]), text="?", answer="1", task="t") for n in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_supervisors(monkeypatch)
 
 
 def rollout(*turns: str, finish: str = "stop") -> Rollout:

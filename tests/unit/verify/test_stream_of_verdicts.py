@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from forked import fork_supervisors
 from winnow.records import Prompt, Rollout
 from winnow.rewards.extract import after_reasoning
 from winnow.rewards.math_equivalence import algebra
@@ -24,6 +25,11 @@ def parrot(prompt, rollout):
 def has_algebra(prompt, rollout):
     return "math_verify" in sys.modules
 """
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_supervisors(monkeypatch)
 
 
 def room(tmp_path: Path, reward: dict[str, object] | None = None, **how: object) -> Verifiers:

@@ -13,6 +13,7 @@ import torch
 from transformers import GenerationConfig
 from typer.testing import CliRunner
 
+from chat_templates import render_here
 from published_models import make
 from refusals import refused
 from winnow.commands import app
@@ -22,6 +23,12 @@ from winnow.errors import ConfigError, DataError
 from winnow.models.load import Loaded, load
 from winnow.state.manifest import FORMAT, MANIFEST
 from winnow_lab.chat import CHAT, Conversation, chat, lines, prompt_of, stops_of
+
+
+@pytest.fixture(autouse=True)
+def _rendered_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each turn takes two forks of this process."""
+    render_here(monkeypatch)
 
 
 @pytest.fixture(scope="module")

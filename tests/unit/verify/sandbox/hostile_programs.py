@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MODULES = ("fcntl", "gc", "mmap", "resource", "signal", "socket", "subprocess", "threading", "time")
 PRELUDE = """\
-import ctypes, fcntl, gc, json, mmap, os, resource, signal, socket, subprocess, sys, threading, time
-world = json.loads(input())
+import ctypes, os, sys
+world = eval(input())  # texts and whole numbers: to import json takes longer
 libc = ctypes.CDLL(None, use_errno=True)
 def attempt(what):
     try:
@@ -46,7 +47,11 @@ class Hostile:
 
     @property
     def source(self) -> bytes:
-        return ((PRELUDE if self.prelude else "") + self.code).encode()
+        """With a prelude, and the modules that the code names: to import all takes longer than most programs."""
+        if not self.prelude:
+            return self.code.encode()
+        named = [f"import {name}\n" for name in MODULES if f"{name}." in self.code]
+        return "".join([*named, PRELUDE, self.code]).encode()
 
 
 FILES = [

@@ -36,12 +36,16 @@ LIMITS = Limits(cpu_seconds=30, wall_seconds=120.0)  # far beyond what a busy ma
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    """Without a user of its own for each run, unless bubblewrap needs one: to start a program as another user forks
+    this process, which takes longer than the program. Those of test_hostile_programs.py have such users.
+    """
     try:
-        return choose(request.param)
+        layers = choose(request.param).layers
     except SandboxError as error:
         if request.param == "landlock" and landlock.version():
             raise  # the kernel has it, so a refusal is winnow's fault
         pytest.skip(str(error))
+    return Sandbox(dataclasses.replace(layers, own_user=layers.own_user and layers.bubblewrap is not None))
 
 
 def run(sandbox: Sandbox, code: str, stdin: bytes = b"", **changes: Any) -> RunResult:
@@ -65,7 +69,7 @@ def test_the_main_part_of_a_function_s_file_does_not_run(sandbox: Sandbox):
 
 def test_a_program_that_ends_after_its_cpu_time_is_over_the_limit(sandbox: Sandbox):
     deaf = "import signal, time\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
-    ended = run(sandbox, deaf + "while time.process_time() < 1.3: pass\nprint(1)", cpu_seconds=1)
+    ended = run(sandbox, deaf + "while time.process_time() < 1.05: pass\nprint(1)", cpu_seconds=1)
     assert (ended.ending, ended.late) == ("time_limit", False)
 
 
@@ -171,10 +175,9 @@ def test_nothing_outlives_its_deadline(sandbox: Sandbox):
 
 
 def test_only_the_clock_makes_a_run_late(sandbox: Sandbox):
-    """CPU time does not depend on what else the machine does."""
-    busy = run(sandbox, "while True: pass", cpu_seconds=1)
+    """CPU time does not depend on what else the machine does: a program that is over it, above, is not late."""
     asleep = run(sandbox, "import time; time.sleep(600)", wall_seconds=1.0)
-    assert [(r.ending, r.late) for r in (busy, asleep)] == [("time_limit", False), ("time_limit", True)]
+    assert (asleep.ending, asleep.late) == ("time_limit", True)
     assert not run(sandbox, "print(1)").late
 
 
@@ -307,6 +310,7 @@ def test_a_copy_that_another_process_made_meanwhile_is_used(tmp_path: Path, monk
         rename(draft, home)
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(interpreter, "_LEFT_OUT", ("[!o]*",))  # of the library os.py and a few others are copied
     monkeypatch.setattr(interpreter, "_enterable", lambda folder: True)
     monkeypatch.setattr(Path, "rename", late)
     assert Path(interpreter.copied().executable).is_file()

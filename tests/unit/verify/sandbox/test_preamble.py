@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 
 import pytest
 
@@ -12,11 +13,14 @@ LIMITS = Limits(cpu_seconds=30, wall_seconds=120.0)  # far beyond what a busy ma
 
 
 @pytest.fixture(autouse=True)
-def there_is_a_sandbox() -> None:
+def there_is_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a user of its own for each run, as in test_launch.py."""
     try:
-        choose("auto")
+        sandbox = choose("auto")
     except SandboxError as error:
         pytest.skip(str(error))
+    if sandbox.layers.bubblewrap is None:
+        monkeypatch.setattr(sandbox, "layers", dataclasses.replace(sandbox.layers, own_user=False))
 
 
 def run(code: str, stdin: bytes = b"") -> RunResult:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from chat_templates import render_here
 from planned_run import CONFIG, RIGHT, SECONDS, SETS, N, group, rewards_of, write_planned_run
 from refusals import refused
 from winnow.algos.costs import COMPUTE, CostCurve, StepCosts
@@ -33,6 +34,12 @@ COSTS = StepCosts(
     source="by hand",
 )
 STEP_SECONDS = sum(SECONDS.values()) - SECONDS["save"]
+
+
+@pytest.fixture(autouse=True)
+def _rendered_here(monkeypatch):
+    """Else each plan, which renders the prompts of its run, takes two forks of this process."""
+    render_here(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,10 @@ def watched(context: Any, empty_pages: list[Any]) -> Iterator[Callable[..., Open
     for opened, listeners in all_opened:
         opened.page.unroute_all()
         opened.page.emulate_media(color_scheme="light")
-        opened.page.goto("about:blank")
+        if opened.own:  # a file, which asks for nothing more: another address may be another process
+            opened.page.evaluate("() => { document.open(); document.close(); }")
+        else:
+            opened.page.goto("about:blank")
         for event, listener in listeners.items():
             opened.page.remove_listener(event, listener)
         empty_pages.append(opened.page)

@@ -171,20 +171,16 @@ def test_the_metrics_open_with_the_mean_reward_until_it_is_removed(shown):
     assert shown(pages.data(without), "#metrics").page.locator(".chart").count() == 0
 
 
-def test_the_configuration_lists_changes_by_resumes(shown):
-    change = {"step": 3, "key": "evaluate.split", "was": '"test"', "now": "<b>none</b>"}
-    opened = shown(pages.data(pages.run(changes=[change])), "#configuration")
-    (line,) = opened.texts(".changes li")
-    assert [part for part in ("step 3", "evaluate.split", '"test"', "<b>none</b>") if part not in line] == []
-
-
-def test_the_overview_links_to_the_changes_by_resumes(shown):
+def test_the_overview_links_to_the_changes_by_resumes_which_the_configuration_lists(shown):
     keys = [*"abcdef", "<b>a</b>", "a"]
-    changes = [{"step": i, "key": key, "was": "1", "now": "2"} for i, key in enumerate(keys)]
+    changes = [{"step": i, "key": key, "was": '"test"', "now": "<b>none</b>"} for i, key in enumerate(keys)]
     opened = shown(pages.data(pages.run(changes=changes), pages.run("unchanged")))
     assert len(opened.texts(".changed")) == 1
     opened.page.get_by_role("link", name="a, b, c, d, e, and 2 more").click()
     opened.page.wait_for_selector("body[data-view=configuration] .changes")
+    lines = opened.texts(".changes li")
+    assert len(lines) == 8
+    assert [part for part in ("step 6", "<b>a</b>", '"test"', "<b>none</b>") if part not in lines[6]] == []
 
 
 def test_configurations_that_differ_are_marked(shown):
@@ -206,12 +202,12 @@ def test_a_run_that_is_hidden_leaves_every_chart(shown):
 
 def test_of_two_runs_a_chart_shows_one_quantity_with_a_colour_for_each_run(shown):
     """And a quantity has the style that it has with one run."""
-    of_one = shown(pages.data(pages.run())).page.evaluate("winnow.curves.specs(new Set())")
+    of_one = shown(pages.data(pages.run()), "#configuration").page.evaluate("winnow.curves.specs(new Set())")
     assert [[(line["dash"], line["colour"]) for line in spec["lines"]] for spec in of_one] == [
         [("solid", "blue"), ("dashed", "orange")]
     ]
     runs = pages.run("mine"), pages.run("yours")
-    of_two = shown(pages.data(*runs)).page.evaluate("winnow.curves.specs(new Set())")
+    of_two = shown(pages.data(*runs), "#configuration").page.evaluate("winnow.curves.specs(new Set())")
     assert [[(line["dash"], line["colour"]) for line in spec["lines"]] for spec in of_two] == [
         [("solid", "blue"), ("solid", "orange")],
         [("dashed", "blue"), ("dashed", "orange")],
@@ -251,7 +247,7 @@ def test_a_scale_of_several_runs_holds_the_lines_of_all(shown):
 def test_an_axis_of_several_runs_has_the_names_of_all(shown):
     names = ("tokens", "tokens, probes included", "tokens", "hours")
     runs = [pages.run(f"run {i}", panels=reward_panel(None, x_label=name)) for i, name in enumerate(names)]
-    spec, *_ = shown(pages.data(*runs)).page.evaluate("winnow.curves.specs(new Set())")
+    spec, *_ = shown(pages.data(*runs), "#configuration").page.evaluate("winnow.curves.specs(new Set())")
     assert spec["x_label"] == "tokens, probes included / hours"
 
 

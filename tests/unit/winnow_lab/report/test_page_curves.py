@@ -40,7 +40,7 @@ def lines(opened, place, name="reward/mean"):
 
 
 def test_the_x_axis_counts_what_was_spent_before_a_step(shown):
-    opened = shown(pages.data(measured()))
+    opened = shown(pages.data(measured()), "#configuration")
     for axis, x in (("", [0, 1, 2]), ("tokens", [0, 100, 300]), ("seconds", [0, 1.5, 4]), ("weeks", [0, 1, 2])):
         label, at, y, _ = lines(opened, {"x": axis})
         assert (at, y) == (x, [0.2, 0.4, 0.6]), axis
@@ -50,17 +50,17 @@ def test_the_x_axis_counts_what_was_spent_before_a_step(shown):
 def test_a_run_that_logs_no_seconds_has_no_place_on_their_axis(shown):
     run = measured()
     del run["metrics"]["columns"]["seconds/step"]
-    _, at, _, _ = lines(shown(pages.data(run)), {"x": "seconds"})
+    _, at, _, _ = lines(shown(pages.data(run), "#configuration"), {"x": "seconds"})
     assert at == [None, None, None]
 
 
 def test_a_line_is_averaged_over_the_last_steps_and_keeps_what_it_was(shown):
-    _, _, y, raw = lines(shown(pages.data(measured())), {"smooth": "2"})
+    _, _, y, raw = lines(shown(pages.data(measured()), "#configuration"), {"smooth": "2"})
     assert (y, raw) == (pytest.approx([0.2, 0.3, 0.5]), [0.2, 0.4, 0.6])
 
 
 def test_a_gap_of_a_line_stays_a_gap_and_a_logarithmic_axis_has_the_positive_values_alone(shown):
-    evaluate = shown().page.evaluate
+    evaluate = shown(place="#configuration").page.evaluate
     assert evaluate("winnow.axes.smooth([1, null, 3, 5], 2)") == [1, None, 3, 4]
     assert evaluate("winnow.axes.smooth([1, 2, 3, 10], 3)") == [1, 1.5, 2, 5]
     assert evaluate("winnow.axes.smooth([1, 1e20, 1, 1, 1], 2)") == [1, 5e19, 5e19, 1, 1]

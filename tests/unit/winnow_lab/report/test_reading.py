@@ -124,21 +124,17 @@ def test_problems_of_two_data_sets_may_have_one_id(shown):
 
 
 def test_a_search_has_no_special_characters_and_marks_matches(shown):
-    made = [
-        pages.group(0, "p", [pages.rollout(0, "f(x) = [a+b]* $1"), pages.rollout(1, "FX ab"), pages.rollout(2, "no")])
-    ]
+    texts = ("f(x) = [a+b]* $1", "FX ab", "no")
+    apart = pages.rollout(3, "", pieces=["for", "ty", " two"], logprobs=[-1, -2, -3], length=3)
+    made = [pages.group(0, "p", [*(pages.rollout(i, text) for i, text in enumerate(texts)), apart])]
     opened = shown(pages.data(pages.run(made=made)), "#rollouts")
     opened.page.keyboard.press("/")
     opened.page.keyboard.type("[A+b]*")
-    counted(opened, "1 of 3 rollouts")
+    counted(opened, "1 of 4 rollouts")
     assert opened.texts(f"{READ} mark") == ["[a+b]*"]
     opened.page.keyboard.press("Escape")
     assert opened.page.evaluate("document.activeElement.id") != "search"
-
-
-def test_a_search_runs_over_the_ends_of_tokens(shown):
-    made = [pages.group(0, "p", [pages.rollout(0, "", pieces=["for", "ty", " two"], logprobs=[-1, -2, -3], length=3)])]
-    opened = shown(pages.data(pages.run(made=made)), "#rollouts?q=rty t")
+    follow(opened, "q", "rty t")  # over the ends of tokens
     assert opened.texts(f"{READ} mark") == ["r", "ty", "t"]
     assert "".join(opened.page.locator(READ).all_text_contents()) == "forty two"
 

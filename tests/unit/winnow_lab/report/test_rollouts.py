@@ -39,7 +39,8 @@ def test_the_browser_unpacks_every_rollout(shown):
         pages.rollout(3, "b a", text=None, reward=-1.5, parts={}),
     ]
     groups = [odd, odd[:1], odd[1:2], [odd[1]] * 3]
-    opened = shown(pages.data(pages.run(made=[pages.group(step, "q", of) for step, of in enumerate(groups)])))
+    made = [pages.group(step, "q", of) for step, of in enumerate(groups)]
+    opened = shown(pages.data(pages.run(made=made)), "#configuration")
     whole = "({ rollout: r }) => ({ ...r, pieces: r.pieces, logprobs: r.logprobs })"
     read = opened.page.evaluate(f"JSON.stringify(winnow.model.items.map({whole}))")
     assert json.loads(read) == json.loads(json.dumps([rollout for of in groups for rollout in of]))
