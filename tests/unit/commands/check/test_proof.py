@@ -21,7 +21,7 @@ from winnow.training.budget import demand_of, log_probs_needed
 from winnow.training.resolve import resolve_members
 
 H, INTER, LAYERS, HEADS, KEYS, V = 256, 768, 2, 8, 2, 65_536
-PROMPT, ROW = 8, 512  # tokens of the longest prompt, and with its completion
+PROMPT, ROW = 8, 256  # tokens of the longest prompt, and with its completion
 SHAPE = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -126,7 +126,7 @@ def test_a_sharded_pass_has_the_parts_and_exchanges_what_fsdp2_does(tmp_path):
 
 
 def test_without_masters_the_parts_and_the_operations(tmp_path):
-    """6 operations per number of the matrices and token, and those of attention. 8 rows of 512 tokens, of which the
+    """6 operations per number of the matrices and token, and those of attention. 8 rows of 256 tokens, of which the
     last predicts nothing. The head's logits are computed twice. Attention takes 2 products of [S, S] forward and 5
     backward.
     """
