@@ -212,10 +212,10 @@ class _Basis:
         mixture, sizes = self.statistics.mixture, self.evidence["earlier"]
         earlier = self.current if sizes is None else Setting(**sizes)
         ratio = model.signal(mixture, earlier).signal / max(1e-12, model.signal(mixture, self.current).signal)
-        columns = [self.evidence["steps"][name] for name in PRODUCTS]
-        pairs = []
+        columns, updates = [self.evidence["steps"][name] for name in PRODUCTS], self.run["updates"]
+        before, pairs = int(self.window.steps[0]) * updates, []
         for place, (along, square) in enumerate(zip(*columns, strict=True)):
-            old = self.run["decay"] ** (place * self.run["updates"])
+            old = weight_before(self.run["decay"], before, range(place * updates, (place + 1) * updates))
             if along is not None and square is not None and (old < 1 or ratio > 0):
                 pairs.append((float(along / (1 - old + old * ratio)), square))
         return pairs
@@ -271,6 +271,14 @@ class _Basis:
             "flat": best.prediction.flat,
             "signal_share": float(group.signal**2 / moment) if moment > 0 else 0.0,
         }
+
+
+def weight_before(decay: float, before: int, since: Sequence[int]) -> float:
+    """The weight of the updates `before` a window in AdamW's mean gradient, without its bias: the mean over updates of
+    the window, which have so many others of it `since` then.
+    """
+    weights = [decay**new * (1 - decay**before) / (1 - decay ** (before + new)) for new in since] if before else [0.0]
+    return sum(weights) / len(weights)
 
 
 def _certain(gain: float, error: float) -> bool:

@@ -127,10 +127,14 @@ class RunSizes:
         self._steps.append({"step": step, "rewards": rewards, "sizes": sizes, "lengths": np.bincount(lengths), **row})
 
     def add_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """Add the seconds of an evaluation, which samples more rollouts than a step."""
+        """Add the seconds of an evaluation, which samples more rollouts than a step, unless it samples others: of
+        further tasks, which have other lengths, or with an engine that evaluates in another precision.
+        """
         tokens, seconds = metrics.get("budget/evaluation_tokens", 0.0), metrics.get("eval/seconds", 0.0)
-        length = metrics.get("eval/length_mean", math.nan)
-        if self.costs is None and tokens > 0 and seconds > 0 and length > 0:
+        length, others = metrics.get("eval/length_mean", math.nan), bool(self.config.evaluate.tasks)
+        if "eval/weight_bits" in metrics or others or self.costs is not None:
+            return
+        if tokens > 0 and seconds > 0 and length > 0:
             self._measured = [*self._measured, MeasuredWork(tokens / length, tokens, 0.0, seconds, 0.0, 0.0)][-KEPT:]
 
     def decide(self, step: int) -> Row:

@@ -35,6 +35,14 @@ def options_of(setting: Setting) -> tuple[str, ...]:
     )
 
 
+def may_start(setting: Setting, config: Config) -> bool:
+    """Whether a setting is within the bounds that [plan] gives, as a run that chooses its sizes has to start."""
+    plan = config.plan
+    ends = (plan.rollouts_per_prompt, plan.keep_per_prompt, plan.prompts_per_step)
+    sizes = (setting.rollouts, setting.kept, setting.prompts)
+    return all(of is None or of[0] <= size <= of[1] for size, of in zip(sizes, ends, strict=True))
+
+
 def logged_setting(row: Mapping[str, float]) -> Setting | None:
     """The setting in a row of metrics; None unless the run chooses its sizes itself."""
     sizes = [row.get(name) for name in SIZES]

@@ -149,8 +149,8 @@ def _is_required(mark: str, first: FirstPrompt) -> bool:
 
 
 def _about_selection(members: Members, b: Budget) -> Iterator[str]:
-    count = members.config.rollout.rollouts_per_prompt
-    if b.kept >= count > 1 and any("keep_per_prompt" in selector.options for selector in members.selectors):
+    count, fixed = members.config.rollout.rollouts_per_prompt, members.config.plan.use == "fixed"
+    if fixed and b.kept >= count > 1 and any("keep_per_prompt" in selector.options for selector in members.selectors):
         lower = f"lower keep_per_prompt to {max(2, count // 4)}, " if count > 2 else ""
         yield (
             f"select keeps all {count} rollouts of a prompt: nothing is dropped; {lower}raise "
@@ -280,7 +280,8 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
             f"{longest}; remove it"
         )
     most = max(b.rollouts, b.probe, config.evaluate.problems * config.evaluate.rollouts_per_prompt)
-    if "max_rollouts_at_once" in config.rollout.model_fields_set and at_once >= 4 * most:  # nobody chose the default
+    chosen = "max_rollouts_at_once" in config.rollout.model_fields_set  # else it is the default
+    if config.plan.use == "fixed" and chosen and at_once >= 4 * most:  # other sizes may sample more
         yield (f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are sampled at once; {most} is enough")
 
 

@@ -12,6 +12,7 @@ from winnow.algos.costs import COMPUTE, StepClock, StepCosts, proportional
 from winnow.algos.setting_table import Table, table
 from winnow.algos.size_prior import Prior
 from winnow.algos.step_plan import Setting, StepModel, StepStatistics, candidates
+from winnow.core.sizes import may_start
 from winnow.training.size_fits import Fits, PlanRequest
 
 CLOSE = 0.9  # of the best progress per second: as good as the best
@@ -34,14 +35,15 @@ class FirstPlan:
 
     @cached_property
     def settings(self) -> list[Setting]:
-        """The setting of the configuration, and candidates that fit.
+        """The setting of the configuration, and candidates that fit and are within the bounds of its [plan].
 
         Without cost curves, a step samples about as many rollouts as in the configuration.
         """
         found = candidates(
             self.model.current, prompts=self.costs is not None, divisor=self.model.updates, most=self.fits.problems
         )
-        return sorted({*self.fits.fitting(list(found)), self.model.current})
+        startable = [one for one in found if may_start(one, self.fits.config)]
+        return sorted({*self.fits.fitting(startable), self.model.current})
 
     @cached_property
     def table(self) -> Table:

@@ -84,7 +84,9 @@ def evidence_of(
             key="log.rollouts",
             code="data.empty",
         )
-    names, groups, lengths, seen = _logged(run, [int(row["step"]) for row in rows])
+    # Of a rollout that is logged without its tokens, those of an environment cannot be told from the policy's
+    masked = config is not None and config.environment is not None and config.log.rollouts == "kept"
+    names, groups, lengths, seen = _logged(run, [int(row["step"]) for row in rows], masked=masked)
     sampled = sum(row.get("budget/rollouts", 0.0) for row in rows)
     if not own and seen < sampled:  # those that are left were selected by their rewards
         raise ConfigError(
@@ -152,16 +154,16 @@ def _refuse_flat(run: Path, rows: Sequence[Mapping[str, float]], groups: Sequenc
         )
 
 
-def _logged(run: Path, steps: Sequence[int]) -> tuple[list[str], list[FloatArray], list[int], int]:
-    """The prompt and the rewards [N] of each group with a verified rollout, the known lengths of rollouts, and the
-    number of logged rollouts.
+def _logged(run: Path, steps: Sequence[int], *, masked: bool) -> tuple[list[str], list[FloatArray], list[int], int]:
+    """The prompt and the rewards [N] of each group with a verified rollout, the known lengths of rollouts (if `masked`,
+    those of kept ones alone), and the number of logged rollouts.
     """
     rewards_of: dict[tuple[int, str], list[float]] = {}
     lengths, seen = list[int](), 0
     for step in steps:
-        for row in read_rows(run, step, columns=("prompt_id", "kind", "reward", "length", "trainable")):
+        for row in read_rows(run, step, columns=("prompt_id", "kind", "reward", "length", "trainable", "keep")):
             seen += 1
-            if row["length"] is not None:
+            if row["length"] is not None and (row["keep"] or not masked):
                 own = row["trainable"]  # the policy's, if it is logged
                 lengths.append(int(row["length"] if own is None else np.count_nonzero(own)))
             if row["kind"] not in NO_VERDICT and not math.isnan(row["reward"]):

@@ -190,6 +190,8 @@ class LogPlan:
     def clock(self, statistics: StepStatistics) -> StepClock:
         """Costs, scaled to the seconds of these statistics as far as they are known."""
         work, seconds = statistics.work, statistics.seconds
+        if not work.trained and statistics is not self.statistics:  # drawn steps without an update have no cost of one
+            return replace(self.clock(self.statistics), lasting=statistics.lasting)
         if self.costs is None:
             return self._measured(statistics)
         clock = StepClock.of(self.costs, statistics.lasting)

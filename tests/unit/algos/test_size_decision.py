@@ -11,7 +11,7 @@ import pytest
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.algos.planning import Rule
 from winnow.algos.size_choice import SizeBounds
-from winnow.algos.size_decision import decided, evidence_of, looks, run_of
+from winnow.algos.size_decision import decided, evidence_of, looks, run_of, weight_before
 from winnow.algos.step_plan import Setting, StepModel
 from winnow.algos.step_window import COLUMNS, lasting_of
 
@@ -165,15 +165,32 @@ def test_what_came_of_the_last_decision_is_beside_what_was_expected():
 
 
 def test_products_of_the_sizes_before_are_corrected_by_their_signal():
-    """AdamW's mean gradient still has gradients of the sizes before."""
-    made, other = row(), row()
-    other["evidence"]["earlier"] = {"rollouts": 2, "kept": 2, "prompts": 16}
+    """AdamW's mean gradient still has gradients of the sizes before; after an early jump, fewer than later."""
+    shares = {}
+    for start in (2, 200):
+        steps = [step(start + k, **{"policy/gradient_along": 0.25}) for k in range(4)]
+        made, other = row(steps), row(steps)
+        other["evidence"]["earlier"] = {"rollouts": 2, "kept": 2, "prompts": 16}
+        assert decided(made)["measured"]["signal_share"] == 0.25
+        shares[start] = decided(other)["measured"]["signal_share"]
+    assert 0.25 < shares[2] < shares[200]
     model = StepModel(Setting(8, 4, 4), Rule("grpo"))
-    assert decided(other)["measured"]["signal_share"] != decided(made)["measured"]["signal_share"] == 0.5
-    same = row()
+    same = row([step(k) for k in range(2, 6)])
     same["evidence"]["earlier"] = same["before"]
     assert decided(same)["measured"]["signal_share"] == 0.5
     assert model.current == Setting(**same["before"])
+
+
+@pytest.mark.parametrize(("before", "since"), [(2, [0]), (2, [1]), (2, [5]), (40, [3]), (4, [4, 5, 6, 7]), (0, [0, 1])])
+def test_the_weight_of_earlier_updates_is_that_in_adamws_mean_without_its_bias(before, since):
+    """The earlier gradients are 1, and those of the window 0."""
+    weights = []
+    for new in since:
+        mean = 0.0
+        for place in range(before + new):
+            mean = 0.9 * mean + 0.1 * (place < before)
+        weights.append(mean / (1 - 0.9 ** (before + new)) if before + new else 0.0)
+    assert weight_before(0.9, before, since) == pytest.approx(np.mean(weights))
 
 
 def test_a_look_has_a_standard_error_that_a_whole_window_has_not():

@@ -396,6 +396,15 @@ def test_given_costs_leave_no_seconds_in_the_state():
     assert own.state_dict()["measured"] == [[16.0, 64.0, 0.0, 3.0, 0.0, 0.0]]
 
 
+def test_an_evaluation_that_samples_unlike_a_step_shows_no_seconds():
+    """64 tokens at a mean of 4 are no 16 rollouts if some are of another task, and float32 decodes slower."""
+    metrics = {"eval/seconds": 3.0, "budget/evaluation_tokens": 64, "eval/length_mean": 4.0}
+    several, rounded = sizes('evaluate.tasks=["arithmetic"]', costs=None), sizes(costs=None)
+    several.add_evaluation(metrics)
+    rounded.add_evaluation({**metrics, "eval/weight_bits": 32.0})
+    assert several.state_dict()["measured"] == rounded.state_dict()["measured"] == []
+
+
 def test_a_step_is_evidence_once_it_is_logged_and_its_row_has_the_sizes(tmp_path):
     plan = sizes(costs=None)
     log = Logbook(tmp_path, seed=0, rollouts="none", sizes=plan)

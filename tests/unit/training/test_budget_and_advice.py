@@ -161,6 +161,14 @@ def test_a_default_that_nobody_chose_is_not_advised_about():
         assert len(named) == len(chosen)
 
 
+@pytest.mark.parametrize(("use", "count"), [("fixed", 2), ("auto", 0)])
+def test_first_sizes_that_the_run_may_change_are_not_advised_about(use, count):
+    """16 rollouts, all kept, of at most 512 at once; the run may choose 16 times as many, and keep fewer."""
+    few = {"prompts_per_step": 4, "rollouts_per_prompt": 4}
+    texts = advised(rollout=few, plan={"use": use}, evaluate={"problems": 4, "rollouts_per_prompt": 1})
+    assert sum("max_rollouts_at_once" in text or "keep_per_prompt" in text for text in texts) == count
+
+
 @pytest.mark.parametrize(
     ("keys", "named"),
     [

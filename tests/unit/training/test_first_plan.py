@@ -16,7 +16,7 @@ from winnow.algos.size_prior import Prior
 from winnow.algos.step_plan import Setting
 from winnow.commands import app
 from winnow.config_file import load
-from winnow.core.sizes import resized
+from winnow.core.sizes import options_of, resized
 from winnow.errors import ConfigError
 from winnow.state.cost_files import read_costs
 from winnow.training import budget
@@ -162,6 +162,16 @@ def test_another_size_is_compared_with_the_setting_that_is_chosen(fits, monkeypa
     rates = [plan.table.rate[:, plan.settings.index(one)] for one in (other, best)]
     assert best != top
     assert plan.neighbour(**vars(other)) == pytest.approx(np.exp(np.log(rates[0] / rates[1]).mean()))
+
+
+def test_a_run_that_chooses_its_sizes_may_start_with_the_planned_ones():
+    sets = [*SETS, 'plan.use="auto"', "plan.rollouts_per_prompt=[8, 16]", "plan.keep_per_prompt=[4, 8]"]
+    plan = first(Fits(resolve_file(CONFIG, sets), 2**31))
+    assert {one.rollouts for one in plan.settings} == {8, 16}
+    assert {one.kept for one in plan.settings} == {4, 8}
+    resolve_file(CONFIG, [*sets, *options_of(Setting(16, 4, 2))])
+    with refused(ConfigError, key="plan.rollouts_per_prompt"):
+        resolve_file(CONFIG, [*sets, *options_of(Setting(4, 4, 8))])
 
 
 def test_every_world_has_prompts_that_are_sometimes_solved():

@@ -1,6 +1,7 @@
 """What a plan reads of a run's log, against values by hand; and of the logs of other trainers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from winnow.algos.planning import Rule
 from winnow.algos.step_plan import Setting
 from winnow.algos.step_window import PHASES
 from winnow.errors import ConfigError, DataError
-from winnow_lab.plan.evidence import evidence_of
+from winnow.records import Group
+from winnow.state.logbook import Logbook
+from winnow_lab.plan.evidence import _logged, evidence_of
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 
@@ -61,6 +64,17 @@ def test_lasting_is_the_share_of_longer_rollouts(run):
     """Half of them have 4 tokens, half 8."""
     lasting = evidence_of(run, window=1).lasting
     assert lasting.tolist() == [1.0] * 4 + [0.5] * 4
+
+
+def test_tokens_of_an_environment_are_no_lengths_where_only_kept_rollouts_are_logged(tmp_path):
+    """The policy sampled two tokens of each rollout of four or eight."""
+    made = group("p", rewards_of(4))
+    turns = tuple(replace(one, trainable=np.arange(len(one.tokens)) < 2) for one in made.rollouts)
+    own = Group(prompt=made.prompt, rollouts=turns, outcomes=made.outcomes)
+    own = own.fill(keep=np.arange(N) < 3, advantages=np.zeros(N))
+    Logbook(tmp_path, seed=0, rollouts="kept").write(0, {}, [own], [])
+    assert _logged(tmp_path, [0], masked=True)[2] == [2, 2, 2]
+    assert _logged(tmp_path, [0], masked=False)[2] == [2, 2, 2, 8, 4, 8, 4, 8]
 
 
 def test_a_failed_verdict_is_no_wrong_answer(tmp_path):

@@ -132,6 +132,21 @@ def test_a_curve_that_is_0_cannot_be_scaled(run):
         plan.clock(plan.statistics)
 
 
+@pytest.mark.parametrize("costs", [COSTS, None], ids=["curves", "fitted"])
+def test_a_draw_of_steps_without_an_update_has_the_costs_of_the_window(tmp_path, costs):
+    """One step of six has an update."""
+    run = write_planned_run(tmp_path / "run", steps=6)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for place, line in enumerate(lines):
+        line |= {} if place == 1 else {"select/trained": 0, "budget/tokens_trained": 0}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plan = LogPlan(evidence_of(run), PlanRequest(), costs, draws=20)
+    without = next(one for one in plan.drawn if not one.work.trained)
+    clock, whole = plan.clock(without), plan.clock(plan.statistics)
+    assert (clock.sampling_factor, clock.update_factor) == (whole.sampling_factor, whole.update_factor)
+    assert np.isfinite(plan.best.per_second.low)
+
+
 def test_without_phases_costs_are_operations(tmp_path):
     run = write_planned_run(tmp_path / "run", **{"seconds/update": None})
     plan = LogPlan(evidence_of(run), PlanRequest(), draws=20)
