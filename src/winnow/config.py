@@ -698,6 +698,12 @@ def optimizers(config: Config) -> dict[str, OptimizerSection]:
     return {"optimizer": config.optimizer, **separate}
 
 
+def policy_steps(config: Config) -> int:
+    """Steps that update the policy: those after `critic.pretraining_steps`."""
+    pretraining = config.critic.pretraining_steps if isinstance(config.critic, TrainedCritic) else 0
+    return max(0, config.steps - pretraining)
+
+
 def trained_tokens(config: Config) -> int:
     """Maximum number of tokens from a rollout's first to its last trained one."""
     most = config.rollout.max_new_tokens
@@ -781,9 +787,9 @@ def _fill_learning_rates(data: dict[str, Any]) -> None:
         return
     on_policy = 1e-4 if is_bundled(model.get("path", "bundled")) else 1e-6 if model.get("lora") is None else 1e-5
     data["optimizer"] = _with_rate(data.get("optimizer", {}), on_policy)
-    forms = {form_of(section): section for section in sections_in(Config.model_fields["critic"].annotation)}
-    section = forms.get(critic["form"]) if isinstance(critic, Mapping) else None
-    if isinstance(critic, Mapping) and section is not None and issubclass(section, TrainedCritic):
+    sections = sections_in(Config.model_fields["critic"].annotation)
+    separate = [form_of(section) for section in sections if issubclass(section, TrainedCritic)]
+    if isinstance(critic, Mapping) and critic["form"] in separate:  # a list: the form may be a table by mistake
         path = critic.get("path") or model.get("path", "bundled")
         rate = 1e-4 if is_bundled(path) else 1e-5
         data["critic"] = {**critic, "optimizer": _with_rate(critic.get("optimizer", {}), rate)}

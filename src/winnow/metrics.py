@@ -187,7 +187,7 @@ METRICS: dict[str, str] = {
     "dynamic_sampling/prompt_tokens": "tokens of their prompts, counted in budget/prompt_tokens too",
     "budget/updates": "optimizer updates taken",
     "ranks/count": "processes that compute the run together; all ranks/... are absent where there is one. With "
-    "several, seconds/... are those of rank 0, and memory/... the maximum over ranks",
+    "several, seconds/... and memory/probe/... are those of rank 0, and other memory/... the maximum over ranks",
     "ranks/seconds_waiting": "seconds in collectives between ranks, waiting for the slowest included; mean over ranks. "
     "Collectives of FSDP2 within passes are not included, nor NCCL's work after its calls return",
     "ranks/waiting_share": "ranks/seconds_waiting over seconds/step, both means over ranks",
@@ -209,7 +209,7 @@ METRICS: dict[str, str] = {
     "seconds/update": "forward, backward and optimizer",
     "seconds/sync": "sending the new weights to the engine",
     "seconds/wait": "with rollout.ahead = 1: waiting, after the updates, until the next step's rollouts are judged",
-    "seconds/step": "sum of these",
+    "seconds/step": "duration of the step: these phases without seconds/probe, and the time between them",
     "ahead/seconds_sampling": "with rollout.ahead = 1: seconds in which the engine sampled and the verifiers judged "
     "the next step's rollouts; it waited for the rest of seconds/step",
     "time/training_hours": "hours of training up to the end of the step, without evaluations; where a key of the "

@@ -249,8 +249,16 @@ def _both_bounds(value: Value, ours: Ours) -> Mapping[str, Value]:
     return {"loss.clip_low": value, "loss.clip_high": value}
 
 
+def _upper_bound(value: Value, ours: Ours) -> Mapping[str, Value] | None:
+    """TRL clamps the ratio of CISPO at `epsilon_high` itself, and that of any other loss at 1 more."""
+    cispo = "cispo" in (ours("loss"), ours("loss.use"), ours("loss_type"))
+    above = cispo and isinstance(value, (int, float)) and value >= 1
+    return {"loss.clip_high": round(value - 1, 9)} if above else None
+
+
 _FORMS: Mapping[str, Form] = {
     **dict.fromkeys(("clip_range", "cliprange", "epsilon", "eps_clip"), _both_bounds),
+    "epsilon_high": _upper_bound,
     "beta": _term("kl"),
     "kl_coef": _term("kl"),
     "init_kl_coef": _term("kl"),

@@ -23,7 +23,8 @@ from winnow.records import Outcome, Problem
 from winnow.registry import Entry, resolve
 from winnow.rewards.answers import to_fraction
 from winnow.rewards.graders import golds
-from winnow.rewards.math_equivalence import strict
+from winnow.rewards.math_equivalence import choices, strict
+from winnow.rewards.math_equivalence.latex import brackets, tidy
 from winnow.verify.golds import (
     MOST_LATE,
     Finding,
@@ -168,10 +169,22 @@ def audit_task(
 def failing_golds(
     problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers, traits: RewardTraits | None = None
 ) -> tuple[list[Finding], float]:
-    """The gold answers that the reward does not accept, and the mean reward of those that it accepts."""
-    tried = list(try_golds(problems, phrase, verifiers, traits))
+    """The gold answers that the reward does not accept, and the mean reward of those that it accepts. First those that
+    it cannot read, by its trait `check_gold`.
+    """
+    read = None if traits is None else traits.check_gold
+    readable, found = list[Problem](), list[Finding]()
+    for problem in problems:
+        try:
+            if read is not None:
+                read(problem.answer)
+            readable.append(problem)
+        except ValueError as error:
+            found.append(_finding(problem, str(problem.answer), f"the reward cannot read it: {error}"))
+    tried = list(try_golds(readable, phrase, verifiers, traits))
     rewards = [one.outcome.reward for one in tried if one.finding is None and one.outcome is not None]
-    return [one.finding for one in tried if one.finding], float(np.mean(rewards)) if rewards else math.nan
+    found += [one.finding for one in tried if one.finding]
+    return found, float(np.mean(rewards)) if rewards else math.nan
 
 
 def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> Constants:
@@ -356,7 +369,16 @@ def _load(load: Load, splits: Iterable[str]) -> tuple[dict[str, list[Problem]], 
 
 
 def _same(answer: str, gold: str) -> bool:
-    """The same text apart from units, prefixes such as `x =` and layout, or the same number in digits."""
-    mine, theirs = (strict.canonical(text).casefold() for text in (answer, gold))
+    r"""The same text apart from units, prefixes such as `x =` and layout, or the same number in digits. The gold
+    `\textbf{(C)}\ 12` is C and 12.
+    """
+    mine, *theirs = map(_bare, (answer, *(choices.letter_and_value(tidy(gold), gold) or (gold,))))
     number = to_fraction(mine)
-    return bool(mine) and (mine == theirs or (number is not None and number == to_fraction(theirs)))
+    return bool(mine) and any(mine == one or (number is not None and number == to_fraction(one)) for one in theirs)
+
+
+def _bare(text: str) -> str:
+    """The canonical text, without brackets around a single value: `(A)` is the option A, and `(5)` is 5."""
+    text = strict.canonical(text).casefold()
+    opening, inside, closing = brackets(text)
+    return inside if (opening, closing) == ("(", ")") and "," not in inside else text

@@ -78,6 +78,11 @@ def test_online_shrinks_towards_the_prior_and_explores_the_unsolved():
     assert counts.tolist() == [*np.rint(30 * weights / weights.sum()).astype(int), 2]
 
 
+def test_online_a_solved_prompt_without_a_norm_has_the_mean_norm():
+    """Norms 1, 3 and unknown: shares 1, 3 and 2 of 24. It is not explored as one that was never solved."""
+    assert gvm_online(stats_of([0.5, 0.5, 0.5], [1.0, 3.0, float("nan")]), 24).tolist() == [4, 12, 8]
+
+
 CASES = pytest.mark.parametrize("cases", [500, pytest.param(10_000, marks=pytest.mark.slow)])  # the same, and more
 
 

@@ -462,6 +462,8 @@ def test_an_override_that_cannot_be_used_is_named_with_the_remedy(tmp_path, text
         ("gamma = 2.0", 2, "critic.gamma", "config.value", ("1",)),
         ("[critic.optimizer]\nepz = 1", 3, "critic.optimizer.epz", "config.unknown_key", ("'eps'",)),
         ('form = "own"', 2, "critic.form", "config.value", ("'shared'", "'adapter'", "'model'")),
+        ('form = ["model"]', 2, "critic.form", "config.value", ("'shared'", "'adapter'", "'model'")),
+        ('form.use = "model"', 2, "critic.form", "config.value", ("'shared'", "'adapter'", "'model'")),
     ],
 )
 def test_a_mistake_in_a_table_with_several_forms_names_its_key_line_and_remedy(

@@ -184,6 +184,13 @@ def test_a_loss_type_of_trl_that_is_a_loss_sets_both(plain):
     assert 'loss = "cispo"' in remedy
 
 
+def test_trl_s_bound_of_cispo_is_that_of_the_ratio_itself(plain):
+    """5 in TRL is a ratio of 5, and 1 + `clip_high` here."""
+    remedy = refusal(plain, 'loss = "cispo"', "epsilon_high = 5.0").remedy
+    assert remedy == "use 'loss.clip_high': write loss.clip_high = 4.0"
+    assert refusal(plain, "epsilon_high = 0.28").remedy == "use 'loss.clip_high'"
+
+
 @pytest.mark.parametrize("betas", ["0.9", "[0.9]"])
 def test_a_value_of_ours_that_is_wrong_itself_is_the_mistake_beside_it(plain, betas):
     error = refusal(plain, f"optimizer.betas = {betas}", "adam_beta1 = 0.8")

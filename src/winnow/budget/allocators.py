@@ -78,12 +78,16 @@ def gvm_online(
 
     The pass rate is the mean of a Beta(prior, prior) after the (decayed) visits. A prompt without visits gets the
     mean of the visited prompts' weights above 0, so a step of new prompts is uniform. A visited prompt that was never
-    solved gets `exploration` rollouts. Bounds are those of `gvm`.
+    solved gets `exploration` rollouts. One that was solved when no norm was measured counts with the mean norm of the
+    others. Bounds are those of `gvm`.
     """
     budget = _usable(budget, len(stats.ids), minimum, maximum)
     seen = stats.trials > 0
     rate = np.where(seen, posterior_mean(stats.correct, stats.trials, prior=prior), np.nan)
-    weights = gvm_weights(rate, stats.gradient_norm, alpha=alpha, beta=beta)
+    norms = stats.gradient_norm
+    if not np.all(np.isnan(norms)):
+        norms = np.where(np.isnan(norms), np.nanmean(norms), norms)
+    weights = gvm_weights(rate, norms, alpha=alpha, beta=beta)
     weights = np.where(seen & (stats.correct == 0), 0.0, weights)
     weights = np.where(seen, weights, weights[seen & (weights > 0)].mean() if np.any(weights[seen] > 0) else 1.0)
     floor = _explored(weights, seen & (weights == 0), exploration, budget)

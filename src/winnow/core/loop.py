@@ -269,9 +269,10 @@ def step_notices(config: Config, report: StepReport) -> Iterator[str]:
     """A notice after the last step of pretraining that the policy is trained from now on, with the variance that its
     value model explains.
     """
-    if not is_pretraining(config.critic, report.step) or is_pretraining(config.critic, report.step + 1):
+    after = report.step + 1
+    if not is_pretraining(config.critic, report.step) or is_pretraining(config.critic, after) or after == config.steps:
         return
-    notice = f"step {report.step}: critic.pretraining_steps are over: the policy learns from step {report.step + 1} on"
+    notice = f"step {report.step}: critic.pretraining_steps are over: the policy learns from step {after} on"
     explained = report.metrics.get("critic/explained_variance", math.nan)
     if not math.isnan(explained):
         notice += (

@@ -34,6 +34,7 @@ from winnow.state.resume import digests
 from winnow.tasks.dialogue import Dialogue
 from winnow.training.advice import missing_answer_forms
 from winnow.training.build import threads_of_rank, threads_set
+from winnow.training.gold_check import check_form
 from winnow.training.load import engine_context, load_model
 from winnow.training.prompts import FirstPrompt, dialogue_of, prompt_tokenizer, render_lists, with_call_form
 from winnow.training.resolve import check_installed, resolve_members
@@ -81,6 +82,7 @@ def prepare(tasks: Sequence[EvaluationTask]) -> list[PreparedTask]:
         config = members.config
         check_installed(members)
         problems = members.task(config.evaluate.split)[: config.evaluate.problems]
+        check_form(members, problems)
         tokenizer = prompt_tokenizer(config, tokenizers.get(config.model.path))
         tokenizers[config.model.path] = tokenizer
         (held_out,) = render_lists(members, [problems], tokenizer)

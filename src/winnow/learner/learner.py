@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from winnow import ranks
-from winnow.config import Config, TrainedCritic
+from winnow.config import Config, policy_steps
 from winnow.learner.model_input import AnySequence
 from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_saved, make_optimizer, set_parameters, split
 from winnow.learner.policy import FrozenAdapter, FrozenCopy, Policy, Reference
@@ -214,14 +214,12 @@ def _optimizer(
     config: Config, policy: Policy, masters: Mapping[str, Tensor], *, saves_masters: bool = False
 ) -> Optimizer:
     per_step = config.update.epochs * config.update.updates_per_step
-    critic = config.critic
-    pretraining = critic.pretraining_steps if isinstance(critic, TrainedCritic) else 0  # steps without a policy update
     return make_optimizer(
         config,
         config.optimizer,
         policy.parameters,
         masters,
         updates_per_step=per_step,
-        steps=max(1, config.steps - pretraining),
+        steps=max(1, policy_steps(config)),
         saves_masters=saves_masters,
     )

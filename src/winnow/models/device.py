@@ -155,7 +155,8 @@ def set_deterministic(device: torch.device, *, deterministic: bool) -> None:
     if device.type != "cuda":
         return
     if deterministic:
-        _fix_workspace(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+        # CUDA may have started without cuBLAS: to choose a precision for "auto", or the device of a rank
+        _fix_workspace(any(map(torch.cuda.memory_reserved, range(torch.cuda.device_count()))))
         torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.deterministic = deterministic

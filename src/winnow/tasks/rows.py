@@ -18,8 +18,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from winnow.errors import DataError
 
 if TYPE_CHECKING:
@@ -33,8 +31,9 @@ _CONVERT = (
     'p.write_table(a.{}, sys.argv[1] + ".parquet")\' {{file}}'
 )
 _CSV = (  # every value stays a text: "007" is no 7
-    "if it is CSV, convert it: python -c 'import csv, json; [print(json.dumps(row)) for row in "
-    'csv.DictReader(open(0, newline="", encoding="utf-8-sig"))]\' < {file} > {file}.jsonl'
+    'if it is CSV, convert it: python -c \'import csv, json; rows = open(0, newline="", encoding="utf-8-sig"); '
+    "names = next(rows); [print(json.dumps(row)) for row in "
+    'csv.DictReader([names, *rows], delimiter=max(",;\\t", key=names.count))]\' < {file} > {file}.jsonl'
 )
 # How files in other forms begin, what they are, and how one becomes a file that is read
 _OTHER_FORMS = tuple(
@@ -239,9 +238,7 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
                 listed = values.to_pylist()
             except (ValueError, OverflowError) as error:  # text that is not UTF-8, or a time that Python does not have
                 raise pa.ArrowInvalid(f"the column {column.name!r}: {error}") from error
-            if pa.types.is_float32(column.type):  # 0.1, and not 0.10000000149011612
-                listed = [None if one is None else float(str(np.float32(one))) for one in listed]
-            columns.append(listed if _is_json(column.type) else [_plain(value) for value in listed])
+            columns.append(listed if _is_json(column.type) else [_plain(value, column.type) for value in listed])
     names = batch.schema.names
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)] or [{}] * batch.num_rows
 
@@ -275,13 +272,13 @@ def _contains_binary(kind: pa.DataType) -> bool:
 
 
 def _is_json(kind: pa.DataType) -> bool:
-    """Whether the values of a type are JSON as they are: no dates, decimals, maps or bytes."""
+    """Whether the values of a type are JSON as they are: no dates, decimals, maps, bytes or floats below 64 bits."""
     import pyarrow as pa
 
     types = pa.types
     if types.is_nested(kind):
         return not types.is_map(kind) and all(map(_is_json, _inner(kind)))
-    simple = (types.is_string, types.is_large_string, types.is_integer, types.is_floating, types.is_boolean)
+    simple = (types.is_string, types.is_large_string, types.is_integer, types.is_float64, types.is_boolean)
     return types.is_null(kind) or any(test(kind) for test in simple)
 
 
@@ -289,14 +286,21 @@ def _inner(kind: pa.DataType) -> list[pa.DataType]:
     return [kind.field(place).type for place in range(kind.num_fields)]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, kind: pa.DataType) -> Any:
     """A value of Arrow as JSON: dates, decimals and the like as their text."""
+    import pyarrow as pa
+
+    kind = getattr(kind, "storage_type", kind)  # of an extension
+    if value is not None and pa.types.is_floating(kind):  # 0.1, and not 0.10000000149011612
+        return float(str(kind.to_pandas_dtype()(value)))
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return {name: _plain(inner, kind.field(name).type) for name, inner in value.items()}
+    if pa.types.is_map(kind):
+        return [[_plain(name, kind.key_type), _plain(inner, kind.item_type)] for name, inner in value]
+    if isinstance(value, list):
+        return [_plain(inner, kind.value_type) for inner in value]
     if isinstance(value, bytes):  # what is not UTF-8 is refused by `Record.check_text`
         return value.decode("utf-8", "surrogateescape")
     return str(value)

@@ -15,7 +15,7 @@ from winnow.models.device import keeps_masters
 from winnow.options import secret_keys
 from winnow.seeds import Rng
 from winnow.tasks.templates import PLAIN, Rendered
-from winnow.training.budget import Budget, per_update
+from winnow.training.budget import Budget
 from winnow.training.factors import PASS_RATES, cut_factors, group_of_verdicts, round_factors
 from winnow.training.prompts import TAG, FirstPrompt, HeldOut
 
@@ -255,10 +255,7 @@ def _about_updates(members: Members, b: Budget) -> Iterator[str]:
     elif prompts % cuts:
         fitting = [n for n in range(1, prompts + 1) if prompts % n == 0]
         below, above = max(n for n in fitting if n < cuts), min(n for n in fitting if n > cuts)
-        yield (
-            f"update.updates_per_step = {cuts} divides {prompts} prompts unevenly, {per_update(config, b)} per update; "
-            f"use {below} or {above}"
-        )
+        yield f"update.updates_per_step = {cuts} divides {prompts} prompts unevenly; use {below} or {above}"
     if b.updates > 1 and members.loss.name == "reinforce":
         yield (
             f"loss = {config.loss.label!r} has no ratio and no clip, but the weights move {b.updates} times per step: "

@@ -34,7 +34,7 @@ class Budget:
     rollouts: int  # per step
     kept: int  # rollouts kept per prompt, at most
     updates: int  # optimizer updates per step
-    rows: int  # sequences in the largest update, at most
+    rows: int  # sequences of an update, on average over those of an epoch
     longest_row: int  # tokens of the longest prompt and of the longest trained completion
     rows_at_once: int  # longest rows that fit into one micro-batch
     probe: int  # rollouts per probe, not trained on; 0 without one
@@ -44,7 +44,7 @@ class Budget:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of the largest update when every row has the longest length."""
+        """Micro-batches of such an update when every row has the longest length."""
         return math.ceil(self.rows / self.rows_at_once)
 
 
@@ -62,7 +62,7 @@ def budget(members: Members, problems: int | None = None) -> Budget:
         rollouts=rollout.prompts_per_step * rollout.rollouts_per_prompt,
         kept=kept,
         updates=update.epochs * update.updates_per_step,
-        rows=math.ceil(rollout.prompts_per_step / update.updates_per_step) * kept,
+        rows=math.ceil(rollout.prompts_per_step * kept / update.updates_per_step),
         longest_row=longest,
         rows_at_once=max(1, update.tokens_per_micro_batch // longest),
         probe=config.probe.every * rollout.prompts_per_step * config.probe.rollouts_per_prompt if probes else 0,
@@ -70,12 +70,6 @@ def budget(members: Members, problems: int | None = None) -> Budget:
         evaluation=evaluated * (evaluate.rollouts_per_prompt + evaluate.greedy),
         evaluations=2 + min(config.steps - 1, _evaluations_on_time(config)),
     )
-
-
-def per_update(config: Config, b: Budget) -> str:
-    """Prompts per optimizer update as text: "16", or "11 or 10"."""
-    few, more = divmod(b.prompts, config.update.updates_per_step)
-    return f"{few + 1} or {few}" if more else str(few)
 
 
 def _kept(members: Members) -> int:

@@ -143,13 +143,14 @@ def check_start(config: Config) -> None:
     remedy = "name another checkpoint"
     refusal = errors_as(ConfigError, unreadable, remedy, key="critic.start", code="config.value", of=wrong)
     from winnow.learner.optimizer import VALUE_MODEL  # imported late: `winnow check` computes with no model
+    from winnow.learner.value_model import MOMENT, PARAMETER
 
     with refusal, safe_open(path, framework="np") as file:
         names = list(file.keys())
-    if not any(name.startswith(VALUE_MODEL) for name in names):
+    if not any(name.startswith((f"{VALUE_MODEL}{PARAMETER}", f"{VALUE_MODEL}{MOMENT}")) for name in names):
         raise ConfigError(
-            f"critic.start = {critic.start!r} is a checkpoint of a run without a value model",
-            remedy="name one of a run with a table [critic], or remove the key",
+            f"critic.start = {critic.start!r} is a checkpoint of a run without a separate value model",
+            remedy="name one of a run whose critic.form is 'adapter' or 'model', or remove the key",
             key="critic.start",
             code="config.value",
         )

@@ -53,7 +53,7 @@ def check_golds(
 def _warnings(
     members: Members, sample: Sequence[Problem], verifiers: Verifiers, now: Callable[[], float]
 ) -> Iterator[str]:
-    _check_form(members, sample)
+    check_form(members, sample)
     accepted, refused = _judged(members, sample, verifiers, now)
     if not refused:
         return
@@ -81,12 +81,12 @@ def _warnings(
     )
 
 
-def _check_form(members: Members, sample: Sequence[Problem]) -> None:
+def check_form(members: Members, problems: Sequence[Problem]) -> None:
     """Raise DataError for a gold that a reward cannot read, by the reward's trait `check_gold`."""
     for reward in members.rewards:
         if (read := reward.traits.check_gold) is None:
             continue
-        for problem in sample:
+        for problem in problems:
             try:
                 read(problem.answer)
             except ValueError as error:

@@ -26,7 +26,7 @@ from winnow.rewards.format import TAGS
 from winnow.tasks.chat import Tools, takes_tools
 from winnow.tasks.dialogue import Dialogue
 from winnow.tasks.templates import Rendered, check_context, render_each
-from winnow.training.gold_check import sample_of
+from winnow.training.gold_check import check_form, sample_of
 
 TAG = re.compile(r"</?\w+>")
 
@@ -58,6 +58,8 @@ def run_prompts(members: Members) -> RunPrompts:
     """The problems to train on and those to evaluate on, rendered. Reads no weights."""
     training = members.task("train")
     held_out = evaluated_problems(members)
+    for problems in held_out.values():
+        check_form(members, problems)
     tokenizer = prompt_tokenizer(members.config)
     first, *others = render_lists(members, [training, *held_out.values()], tokenizer)
     rendered = tuple(HeldOut(name, prompts) for name, prompts in zip(held_out, others, strict=True))

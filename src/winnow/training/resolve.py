@@ -141,9 +141,9 @@ def resolve_members(config: Config, base: Path, *, recipe: str | None = None, cr
 def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool | None = None) -> Config:
     """The configuration with an engine instead of `auto`.
 
-    It is vLLM on the second CUDA device, if that exists and vLLM is installed and accepts the configuration. It is
-    `native` otherwise, with several ranks, and where the policy is not on the first CUDA device. By default, devices
-    and vLLM are looked for on this machine.
+    It is vLLM on the second CUDA device, if that exists and a suitable vLLM is installed and accepts the configuration.
+    It is `native` otherwise, with several ranks, and where the policy is not on the first CUDA device. By default,
+    devices and vLLM are looked for on this machine.
     """
     engine = config.rollout.engine
     if engine.use != "auto":
@@ -155,7 +155,7 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
             key=f"rollout.engine.{next(iter(engine.options))}",
         )
     devices = torch.cuda.device_count() if cuda_devices is None else cuda_devices
-    installed = is_installed("vllm") if vllm is None else vllm
+    installed = is_installed("vllm") and unsuitable_version("vllm") is None if vllm is None else vllm
     two = devices >= 2 and installed and config.device in ("auto", "cuda") and ranks.launched_count() == 1
     on_second = _sampled_by(config, SECOND_DEVICE)
     return on_second if two and _fits(on_second) else _sampled_by(config, {"use": "native"})

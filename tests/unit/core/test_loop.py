@@ -23,3 +23,8 @@ def test_the_end_of_pretraining_is_one_notice(explained, numbers):
     assert "critic.pretraining_steps" in text
     assert re.findall(r"-?\d+[\d.]*", text.partition("(")[0]) == numbers
     assert notices(explained, steps=range(25, 40)) == {}  # a resume after it
+
+
+def test_a_run_that_ends_with_its_pretraining_is_not_said_to_go_on():
+    config = validate({"steps": 25, "advantage": "gae", "critic": {"pretraining_steps": 25}})
+    assert list(step_notices(config, StepReport(step=24, metrics={}))) == []

@@ -193,7 +193,7 @@ def test_unusable_devices_and_adapters_are_refused_before_a_load(monkeypatch: py
         return validate(
             {
                 "ranks": {"learner": "sharded"},
-                "model": {"dtype": "float32", "lora": {}},
+                "model": {"dtype": "bfloat16", "lora": {}},
                 "rollout": {"engine": {"use": "vllm", **engine}},
             }
         )
@@ -209,11 +209,31 @@ def test_unusable_devices_and_adapters_are_refused_before_a_load(monkeypatch: py
         fits(config(lora="merged"))
 
 
+@pytest.mark.parametrize("engine", [{}, {"process": "own", "device": "cuda:1"}])
+def test_a_float32_adapter_next_to_its_base_is_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch, engine):
+    """vLLM's kernels for adapters assert 16 bits; on a CPU it has none."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    rollout = {"engine": {"use": "vllm", "lora": "adapter", **engine}}
+    keys = {"device": "cuda", "model": {"dtype": "float32", "lora": {}}, "rollout": rollout}
+    with refused(ConfigError, "float32", "bfloat16", "merged", key="model.dtype", code="config.combination"):
+        fits(validate(keys))
+    fits(validate({**keys, "model": {"dtype": "bfloat16", "lora": {}}}))
+    fits(validate({**keys, "device": "cpu", "rollout": {"engine": {"use": "vllm", "lora": "adapter"}}}))
+
+
 def test_vllm_is_refused_in_deterministic_runs():
     keys = {"model": {"dtype": "bfloat16"}, "rollout": {"engine": "vllm"}}
     fits(validate(keys))
     with refused(ConfigError, "native", "hf", key="deterministic", code="config.combination"):
         fits(validate({**keys, "deterministic": True}))
+
+
+@pytest.mark.parametrize("section", ["rollout", "evaluate"])
+def test_a_temperature_that_vllm_would_raise_is_refused(section: str):
+    keys = {"device": "cpu", "model": {"dtype": "float32"}, "rollout": {"engine": "vllm"}, "evaluate": {}}
+    fits(validate({**keys, section: {**keys[section], "temperature": 0.01}}))
+    with refused(ConfigError, 0.001, 0.01, key=f"{section}.temperature", code="config.combination"):
+        fits(validate({**keys, section: {**keys[section], "temperature": 0.001}}))
 
 
 def test_sleep_is_refused_where_vllm_samples_on_a_cpu(monkeypatch: pytest.MonkeyPatch):

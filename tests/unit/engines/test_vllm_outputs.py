@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from refusals import refused
 from winnow.engines.base import PendingRollout
 from winnow.engines.vllm.sampler import GrowingRollout, VllmEngine
+from winnow.engines.vllm.settings import VllmSettings
+from winnow.engines.vllm.start import start
 from winnow.errors import EngineError
 from winnow.records import Prompt, Sampling
 
@@ -56,6 +59,33 @@ def test_requests_of_one_seed_have_noise_of_their_own(monkeypatch: pytest.Monkey
         )
         engine._sample(request, rule, Sampling(max_new_tokens=4), (0,))
     assert seeded[0] == seeded[2] != seeded[1]
+
+
+def test_a_fixed_cache_requires_no_free_share_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+
+    def make(**arguments: Any) -> Any:
+        shares.append(arguments["gpu_memory_utilization"])
+        return SimpleNamespace(init_weight_transfer_engine=lambda request: None)
+
+    vllm: Any = SimpleNamespace(LLM=make)
+    platforms: Any = SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: False))
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+    served: Any = SimpleNamespace(folder="", adapter=None, dtype="float32", context_tokens=64, max_rollouts_at_once=8)
+    for key_value_gib in (2.0, None):
+        start(served, VllmSettings(gpu_memory_utilization=0.5, key_value_gib=key_value_gib))
+    assert shares == [0.001, 0.5]
+
+
+@pytest.mark.parametrize(("per_row", "seed_per"), [(False, "request"), (True, "rollout")])
+def test_a_runner_with_a_seed_per_row_gets_one_for_each_rollout(
+    monkeypatch: pytest.MonkeyPatch, per_row: bool, seed_per: str
+) -> None:
+    llm = SimpleNamespace(llm_engine=SimpleNamespace(vllm_config=SimpleNamespace(use_v2_model_runner=per_row)))
+    monkeypatch.setattr("winnow.engines.vllm.sampler.start", lambda served, settings: llm)
+    served: Any = SimpleNamespace(dtype="float32", tokenizer=None, stop_tokens=(), vocabulary=1, adapter=None)
+    assert VllmEngine(served, VllmSettings(seed_per="request"))._seed_per == seed_per
 
 
 class SleepingLLM:

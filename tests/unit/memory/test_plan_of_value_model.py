@@ -49,9 +49,10 @@ def checked(tmp_path, *arguments, critic='form = "model"'):
 
 
 def test_check_refuses_to_start_from_a_run_without_a_value_model(tmp_path):
-    save_file({"a/exp_avg": torch.zeros(1)}, tmp_path / "trainer.tensors")
-    shown = checked(tmp_path, critic=f'form = "model"\nstart = "{tmp_path}"')
-    check_printed_error(shown, tmp_path, code="config.value")
+    for name in ("a/exp_avg", "critic/value_head.weight"):  # without one, and with a head on the policy's backbone
+        save_file({name: torch.zeros(1)}, tmp_path / "trainer.tensors")
+        shown = checked(tmp_path, critic=f'form = "model"\nstart = "{tmp_path}"')
+        check_printed_error(shown, tmp_path, code="config.value")
     (tmp_path / "trainer.tensors").write_bytes(b"no tensors")
     check_printed_error(
         checked(tmp_path, critic=f'form = "model"\nstart = "{tmp_path}"'), tmp_path, code="config.value"

@@ -57,6 +57,13 @@ def test_auto_takes_vllm_on_a_second_device_and_native_without_one(cuda_devices,
     assert chosen.options.get("device") == ("cuda:1" if engine == "vllm" else None)
 
 
+def test_auto_takes_no_vllm_of_a_version_that_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("winnow.training.resolve.is_installed", lambda package: True)
+    for versions, engine in ((None, "vllm"), (("0.19.0", ">=0.32"), "native")):
+        monkeypatch.setattr("winnow.training.resolve.unsuitable_version", lambda package, found=versions: found)
+        assert with_engine(validate({}), cuda_devices=2).rollout.engine.label == engine
+
+
 def test_an_engine_that_is_named_stays():
     config = validate({"rollout": {"engine": "hf"}})
     assert with_engine(config, cuda_devices=8, vllm=True) is config
@@ -201,6 +208,22 @@ def test_vllm_in_its_own_process_takes_its_share_of_the_second_device():
     plan = planned(rollout={"engine": engine}, device="cuda")
     assert plan.devices == ["cuda:0", "cuda:1"]  # weights go over one by one
     assert plan.need("cuda:1") == part(plan, "weights").bytes + 2 * GIB
+
+
+def test_vllm_s_devices_have_as_many_attention_heads_each(monkeypatch: pytest.MonkeyPatch):
+    """The bundled policy has 4 heads."""
+    monkeypatch.setattr("winnow.engines.vllm.engine._cuda_devices", lambda: 0)
+    engine = {"use": "vllm", "process": "own", "key_value_gib": 2.0}
+    planned(rollout={"engine": {**engine, "tensor_parallel": 2}})
+    with refused(ConfigError, 3, 4, key="rollout.engine.tensor_parallel", code="config.unsupported"):
+        planned(rollout={"engine": {**engine, "tensor_parallel": 3}})
+
+
+def test_weights_that_sleep_are_in_the_host_s_memory():
+    engine = {"use": "vllm", "process": "own", "device": "cuda:1", "key_value_gib": 2.0, "sleep": True}
+    plan = planned(rollout={"engine": engine}, device="cuda")
+    asleep, awake = part(plan, "vLLM's weights asleep"), part(plan, "vLLM's weights")
+    assert (asleep.bytes, asleep.device, awake.device) == (awake.bytes, "cpu", "cuda:1")
 
 
 def test_vllm_on_a_cpu_takes_no_share_of_the_machine():

@@ -97,17 +97,27 @@ def test_a_cpu_needs_no_deterministic_mode(algorithms) -> None:
 
 
 def test_determinism_is_refused_after_cublas_has_started(algorithms) -> None:
-    algorithms.setattr(torch.cuda, "is_initialized", lambda: True)
+    algorithms.setattr(torch.cuda, "device_count", lambda: 2)
+    algorithms.setattr(torch.cuda, "memory_reserved", lambda number: number)  # on the second one
     with refused(ConfigError, f"{WORKSPACE}=:4096:8", key="deterministic", code="config.unsupported"):
         set_deterministic(torch.device("cuda"), deterministic=True)
     assert not torch.are_deterministic_algorithms_enabled()
     algorithms.setenv(WORKSPACE, ":16:8")
     set_deterministic(torch.device("cuda"), deterministic=True)
     assert device.os.environ[WORKSPACE] == ":16:8"
-    algorithms.setattr(torch.cuda, "is_initialized", lambda: False)
+    algorithms.setattr(torch.cuda, "memory_reserved", lambda number: 0)
     algorithms.setenv(WORKSPACE, ":0:0")
     with refused(ConfigError, "':0:0'", WORKSPACE, key="deterministic", code="config.unsupported"):
         set_deterministic(torch.device("cuda"), deterministic=True)
+
+
+def test_determinism_is_possible_where_cuda_has_started_without_cublas(algorithms) -> None:
+    """The choice of a precision starts CUDA, and so does the choice of a rank's device."""
+    algorithms.setattr(torch.cuda, "is_initialized", lambda: True)
+    algorithms.setattr(torch.cuda, "device_count", lambda: 1)
+    algorithms.setattr(torch.cuda, "memory_reserved", lambda number: 0)
+    set_deterministic(torch.device("cuda"), deterministic=True)
+    assert device.os.environ[WORKSPACE] == ":4096:8"
 
 
 def test_distinct_places_suspend_the_deterministic_mode_only_inside(algorithms) -> None:

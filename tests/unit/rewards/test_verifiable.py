@@ -54,6 +54,14 @@ def test_the_reward_is_the_share_of_the_rules_that_are_obeyed(text, rules, share
 
 
 @pytest.mark.parametrize("use", ["instructions", "ifbench"])
+def test_the_rules_of_a_column_have_the_arguments_of_all_its_rules(use):
+    """Those that a rule does not have are null, as in a file of Parquet."""
+    every = dict.fromkeys(("keywords", "num_words", "relation"))
+    rules = [{**rule, "arguments": {**every, **rule["arguments"]}} for rule in (NO_COMMA, RIVER, LENGTH)]
+    assert judged(PLAIN, *rules, use=use).reward == 1.0
+
+
+@pytest.mark.parametrize("use", ["instructions", "ifbench"])
 def test_reasoning_that_was_not_closed_is_no_response(use):
     """The prompt opened it, as some chat templates do."""
     opened = {"use": use, "question": "Write.<think>"}

@@ -186,6 +186,8 @@ OTHER_FORMS = {
     "windows.csv": (b"\xef\xbb\xbfquestion,answer\r\n1?,1\r\n2?,2\r\n", "csv.DictReader"),
     "rows.jsonl": (json.dumps(ROWS).encode(), "json.load"),
     "pandas.csv": (b",question,answer\n0,1?,1\n1,2?,2\n", "csv.DictReader"),
+    "semicolons.csv": (b";question;answer\r\n0;1?;1\r\n1;2?;2\r\n", "csv.DictReader"),
+    "rows.tsv": (b"question\tanswer\n1?\t1\n2?\t2\n", "csv.DictReader"),
     "Ann's rows.csv": (b"question,answer\n1?,1\n2?,2\n", "csv.DictReader"),
     "Ann's rows.feather": (_arrow(stream=False), "pyarrow.feather"),
     "quoted.csv": (b'"question","answer"\n"1?","1"\n"2?","2"\n', "csv.DictReader"),
@@ -232,8 +234,12 @@ def test_a_named_column_of_bytes_is_text(tmp_path: Path) -> None:
 
 
 def test_a_number_of_32_bits_is_the_shortest_that_rounds_to_it(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"answer": pa.array([0.1, None], pa.float32())}), tmp_path / "rows.parquet")
-    assert [row.fields["answer"] for row in read_rows(tmp_path / "rows.parquet")] == [0.1, None]
+    kind = pa.struct([("gold", pa.float32()), ("golds", pa.list_(pa.float32())), ("rate", pa.float64())])
+    nested = [{"gold": 0.1, "golds": [0.1, None], "rate": 0.1}, None]
+    columns = {"answer": pa.array([0.1, None], pa.float32()), "nested": pa.array(nested, kind)}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    rows = [row.fields for row in read_rows(tmp_path / "rows.parquet")]
+    assert rows == [{"answer": 0.1, "nested": nested[0]}, {"answer": None, "nested": None}]
 
 
 def test_a_value_that_python_cannot_hold_is_refused_with_its_column(tmp_path: Path) -> None:

@@ -14,11 +14,14 @@ from winnow.commands import app
 from winnow.config_file import load, override, validate
 from winnow.core.members import Members
 from winnow.errors import DataError
+from winnow.evaluation.run import prepare
+from winnow.evaluation.settings import EvaluationTask
 from winnow.installed import is_installed
 from winnow.recipes import recipe_paths
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.training.gold_check import SAMPLE, SECONDS, _toml, audit_command, check_golds, sample_of
+from winnow.training.prompts import run_prompts
 from winnow.training.resolve import resolve_members
 from winnow.verify.verifiers import Verifiers
 
@@ -181,6 +184,16 @@ def test_a_gold_that_the_reward_cannot_read_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path, {"tests": [{"stdin": "1", "stdout": "1"}]}, {"tests": ["assert f(1) == 1"]})
     with refused(DataError, f"{path}:2", "'code_tests'", "test 1", key="task", code="data.malformed"):
         checked(members(path, "code_tests"))
+
+
+def test_a_gold_of_an_evaluation_that_the_reward_cannot_read_is_an_error(tmp_path: Path) -> None:
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text('{"question": "?", "answer": {"tests": ["assert f(1) == 1"]}}\n')
+    train = write(tmp_path, {"tests": [{"stdin": "1", "stdout": "1"}]})
+    of = members(train, "code_tests", validation=str(held_out))
+    for read in (run_prompts, lambda of: prepare([EvaluationTask("jsonl", of.config, Path.cwd())])):
+        with refused(DataError, f"{held_out}:1", "'code_tests'", "test 1", key="task", code="data.malformed"):
+            read(of)
 
 
 def test_programs_as_plain_text_are_not_tried(tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ def test_a_users_reward_may_read_objects_and_marks() -> None:
 def test_where_the_golds_of_a_reward_are() -> None:
     """Tests are no answer, and an item in `meta` may have none."""
     code = resolve("reward", "code_tests")
-    solved, unsolved = problem("a", {"tests": []}, meta={"solution": "print(1)"}), problem("b", {"tests": []})
+    tests = {"tests": [{"stdin": "", "stdout": "1"}]}
+    solved, unsolved = problem("a", tests, meta={"solution": "print(1)"}), problem("b", tests)
     assert failing_golds([unsolved], phrasing(code), inline("code_tests"), code.traits)[0] == []
     solution = RewardTraits(example=str, solution="solution")
     assert [f.problem for f in failing_golds([solved, unsolved], str, inline(never), solution)[0]] == ["a"]

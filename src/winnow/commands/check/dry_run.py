@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from winnow import ranks as this_process
-from winnow.config import Config, ModelCritic, Section, TrainedCritic, trained_tokens
+from winnow.config import Config, ModelCritic, Section, TrainedCritic, policy_steps, trained_tokens
 from winnow.config_keys import changed_lines, format_toml
 from winnow.core.draw import PromptPool, make_history
 from winnow.core.members import Members
@@ -34,7 +34,7 @@ from winnow.models.products import measure_products
 from winnow.state.cost_files import read_costs
 from winnow.tasks.source import FORMS, no_hub_library
 from winnow.training.advice import about_prompts, advice, faster_decoding, missing_answer_forms, slow_bfloat16
-from winnow.training.budget import Budget, budget, demand_of, log_probs_needed, per_update, plan_demand
+from winnow.training.budget import Budget, budget, demand_of, log_probs_needed, plan_demand
 from winnow.training.critic_checks import check_start, check_value_model
 from winnow.training.gold_check import check_golds
 from winnow.training.prompts import FirstPrompt, evaluated_problems, run_prompts
@@ -190,22 +190,25 @@ def first_prompt_lines(first: FirstPrompt) -> Iterator[str]:
 def describe(config: Config, b: Budget, *, problems: float = math.inf, ranks: int = 1) -> Iterator[str]:
     """The budget as text, in the order of a step, for a number of training problems and of processes.
 
-    Numbers are limits where every prompt gets the same number of rollouts; otherwise they are averages.
+    Numbers are limits where every prompt gets the same number of rollouts; otherwise they are averages. Several updates
+    divide the prompts by their tokens, and dynamic sampling adds prompts, so those of an update are then averages too.
     """
-    uniform = config.allocate.label == "uniform"
+    uniform, refills = config.allocate.label == "uniform", config.rollout.dynamic_sampling_rounds > 0
+    bounded = uniform and not refills and config.update.updates_per_step == 1
     yield from _about_probe(config, b)
     yield from _about_sizes(config, problems, ranks)
     yield _about_rollouts(config, b, uniform)
     bound = "at most" if uniform else "on average"
+    bound += ", and fewer than twice as many with dynamic sampling" * refills
     yield f"kept         {b.kept} per prompt{_chunks(config)} = {b.prompts * b.kept} rows per step, {bound}"
     if trained_tokens(config) < config.rollout.max_new_tokens:
         first, most = trained_tokens(config), config.rollout.max_new_tokens
         yield f"trained      the first {first} tokens of a rollout, which may have {most}"
     yield from _about_values(config)
-    yield _per_step(config, b, f"at most {b.rows} rows" if uniform else f"{b.rows} rows on average")
+    yield _per_step(config, b, f"at most {b.rows} rows" if bounded else f"{b.rows} rows on average")
     yield (
         f"micro-batch  {config.update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} "
-        f"(the longest), so {'at most' if uniform else 'about'} {b.micro_batches} per update"
+        f"(the longest), so {'at most' if bounded else 'about'} {b.micro_batches} per update"
     )
     hours = config.max_hours
     times = f"{'at most ' if config.evaluate.every_minutes else ''}{b.evaluations} times"
@@ -278,9 +281,10 @@ def _about_rollouts(config: Config, b: Budget, uniform: bool) -> str:
 
 def _per_step(config: Config, b: Budget, rows: str) -> str:
     update = config.update
+    prompts = round(b.prompts / update.updates_per_step, 1)
     return (
         f"updates      {update.epochs} epoch{'s' * (update.epochs > 1)} x {update.updates_per_step} = {b.updates} per "
-        f"step, each {per_update(config, b)} prompts and {rows}; {b.updates * config.steps} in the run"
+        f"step, each {prompts:g} prompts and {rows}; {b.updates * policy_steps(config)} in the run"
     )
 
 

@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from winnow import ranks
-from winnow.config import AdapterCritic, Config, ModelCritic, TrainedCritic, trained_tokens
+from winnow.config import AdapterCritic, Config, ModelCritic, TrainedCritic, optimizers, trained_tokens
 from winnow.errors import ConfigError
 from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.value_model import Critic, make_critic, shard_critic
@@ -125,7 +125,8 @@ def _check_instruments(demand: Demand) -> None:
             key="critic.form",
             code="config.unsupported",
         )
-    few = {"optimizer.moments": config.optimizer.moments == "8bit", "model.quantization": config.model.quantization}
+    few = {f"{key}.moments": of.moments == "8bit" for key, of in optimizers(config).items()}
+    few["model.quantization"] = config.model.quantization is not None
     if keys := [key for key, of_bits in few.items() if of_bits]:
         raise ConfigError(
             f"{keys[0]}: the kernels of bitsandbytes need numbers, and a rehearsal has none",

@@ -33,7 +33,7 @@ from winnow.commands.train.rank_end import RankEnd, first_cause
 from winnow.config import Config
 from winnow.control_groups import usable_cores
 from winnow.core.stop_signals import SIGNALS
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, unsupported
 from winnow.models.device import planned_device
 from winnow.state.folder import check_free
 from winnow.trackers.feed import exit_if_running
@@ -92,6 +92,13 @@ def launch(request: TrainingRequest, ranks: int, *, allowed: frozenset[int] | No
     with this_process.assumed(ranks):
         members = request.members()
     config = members.config
+    gpus = torch.cuda.device_count() if planned_device(config.device).type == "cuda" else ranks
+    if gpus < ranks:  # NCCL would refuse that at the end of the first step
+        raise unsupported(
+            f"{ranks} ranks need a GPU each, and this machine has {gpus}",
+            remedy="start fewer ranks, or set device = 'cpu'",
+            key="device",
+        )
     if not request.resume:
         check_free(members.output)
     os.environ["OMP_PROC_BIND"] = "false"  # else OpenMP binds every rank to the same core

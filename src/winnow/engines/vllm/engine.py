@@ -18,7 +18,15 @@ from winnow import ranks
 from winnow.bounds import AboveZeroToOne, AtLeastOne, Positive
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
-from winnow.engines.vllm.settings import DTYPES, SeedPer, VllmSettings, kernel_rank, serves_adapter, sleep_unsupported
+from winnow.engines.vllm.settings import (
+    DTYPES,
+    LEAST_TEMPERATURE,
+    SeedPer,
+    VllmSettings,
+    kernel_rank,
+    serves_adapter,
+    sleep_unsupported,
+)
 from winnow.errors import conflict, unsupported
 from winnow.memory.demand import Demand
 from winnow.registry import register
@@ -35,15 +43,31 @@ def fits(config: Config) -> None:
     process, device, count = options.get("process", "inside"), options.get("device"), options.get("tensor_parallel", 1)
     check(config.model.dtype, process=process, device=device, tensor_parallel=count)
     check_devices(device, count, beside_trainers=config.device != "cpu")
+    for section, value in (("rollout", config.rollout.temperature), ("evaluate", config.evaluate.temperature)):
+        if value is not None and value < LEAST_TEMPERATURE:
+            raise conflict(
+                f"{section}.temperature = {value}: vLLM would sample at {LEAST_TEMPERATURE}",
+                remedy="raise it, or choose the engine 'native'",
+                key=f"{section}.temperature",
+            )
     from winnow.models.device import planned_device  # imports torch, without which engines are listed
 
-    if options.get("sleep") and device is None and planned_device(config.device).type == "cpu":
+    on_cpu = device is None and planned_device(config.device).type == "cpu"
+    if options.get("sleep") and on_cpu:
         raise sleep_unsupported()
     if lora is not None:
         how, sharded = options.get("lora", "auto"), config.ranks.learner == "sharded" and ranks.launched_count() > 1
         check_merge(config.model.dtype, how, sharded=sharded)
         if serves_adapter(how, config.model.dtype, sharded=sharded):
             kernel_rank(lora.rank)
+            if config.model.dtype == "float32" and not on_cpu:
+                other = "choose the engine 'native'" if sharded else "set rollout.engine.lora = 'merged'"
+                raise conflict(
+                    "model.dtype = 'float32' with an adapter next to its base: on a GPU, vLLM applies adapters in 16 "
+                    "bits only",
+                    remedy=f"set model.dtype = 'bfloat16', or {other}",
+                    key="model.dtype",
+                )
     if config.deterministic:
         raise conflict(
             "deterministic = true: the order of vLLM's sums depends on the rollouts that it samples together, so its "

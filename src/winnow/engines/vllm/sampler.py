@@ -46,11 +46,13 @@ class VllmEngine:
         self._served = served
         self._sleep = settings.sleep
         self._asleep = set[str]()  # vLLM's tags of the memory that it has freed
-        self._seed_per = settings.seed_per
         self.memory_mib: dict[str, float] = {}  # as winnow.memory.usage.memory_by_state
         self._rule = stop_rules(served.tokenizer, served.stop_tokens, served.vocabulary)
         with engine_errors("start"):
             self._llm = start(served, settings)
+        # The second model runner has a seed per row, and takes a missing one from a generator that nobody can seed
+        per_row = getattr(self._llm.llm_engine.vllm_config, "use_v2_model_runner", False)
+        self._seed_per = "rollout" if per_row else settings.seed_per
         self._adapter = None if served.adapter is None else ServedAdapter(served.adapter)
 
     def generate(

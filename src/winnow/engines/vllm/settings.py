@@ -9,6 +9,7 @@ from winnow.errors import ConfigError, conflict
 
 DTYPES = ("float32", "bfloat16")
 CPU_KEY_VALUE_GIB = 2.0
+LEAST_TEMPERATURE = 0.01  # vLLM raises a lower one to it
 SeedPer = Literal["rollout", "request"]
 LORA_RANKS = (8, 16, 32, 64, 128, 256)  # the ranks with kernels in vLLM
 

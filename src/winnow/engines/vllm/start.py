@@ -51,7 +51,8 @@ def start(served: Served, settings: VllmSettings) -> Any:
             max_model_len=served.context_tokens,
             max_num_seqs=served.max_rollouts_at_once,
             tensor_parallel_size=settings.tensor_parallel,
-            gpu_memory_utilization=settings.gpu_memory_utilization,
+            # With a fixed size of the cache, vLLM's only use of the share is to refuse to start where less is free
+            gpu_memory_utilization=0.001 if settings.key_value_gib else settings.gpu_memory_utilization,
             kv_cache_memory_bytes=int(settings.key_value_gib * 2**30) if settings.key_value_gib else None,
             enforce_eager=not settings.compiled,
             enable_sleep_mode=settings.sleep,

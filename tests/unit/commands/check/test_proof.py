@@ -179,6 +179,7 @@ def test_simulated_ranks_all_have_this_rank_s_items():
     ("keys", "named"),
     [
         ({"optimizer": {"moments": "8bit"}}, "optimizer.moments"),
+        ({"advantage": "gae", "critic": {"optimizer": {"moments": "8bit"}}}, "critic.optimizer.moments"),
         ({"model": {"dtype": "bfloat16", "lora": {"rank": 2}, "quantization": "nf4"}}, "model.quantization"),
     ],
 )

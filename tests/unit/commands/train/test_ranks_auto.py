@@ -57,6 +57,15 @@ def test_on_gpus_there_is_a_rank_per_gpu(monkeypatch, devices, ranks):
     assert elastic.ranks_for(request("device=cuda"), None) == ranks
 
 
+def test_ranks_that_would_share_a_gpu_are_refused(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+
+    with pytest.raises(ConfigError) as refused:
+        elastic.launch(request("device=cuda"), 4)
+    assert refused.value.key == "device"
+
+
 def test_the_gpus_of_engines_have_no_ranks(monkeypatch, capsys):
     """Each rank has an engine of its own: two trainers on the first two devices, two engines on the others."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)

@@ -52,6 +52,15 @@ def test_a_gold_that_its_reward_cannot_read_is_a_finding() -> None:
     assert all(finding.reason for finding in findings)
 
 
+def test_tests_that_the_reward_cannot_read_are_a_finding() -> None:
+    code = resolve("reward", "code_tests")
+    golds = [{"tests": ["assert f(1) == 1"]}, '{"tests": [{"stdin": "", "stdout": "1"}]}', {"tests": []}]
+    problems = [problem(str(place), "?", gold) for place, gold in enumerate(golds)]
+    findings, _ = failing_golds(problems, phrasing(code), inline("code_tests"), code.traits)
+    assert [finding.problem for finding in findings] == ["0", "1", "2"]
+    assert "test 1" in findings[0].reason
+
+
 def test_a_gold_that_is_not_paid_is_named_with_its_type_where_it_is_no_text() -> None:
     problems = [problem("a", "?", 20), problem("b", "?", ["x"]), problem("c", "?", "text"), problem("d", "?", "wrong")]
     findings, _ = failing_golds(problems, str, inline(text_only))
@@ -70,6 +79,14 @@ def test_constants_that_are_the_gold_are_no_finding() -> None:
     assert found.paid == []
     assert found.best == ("0", 0.25)
     assert found.wrong[1] == 0.0
+
+
+def test_constants_that_are_the_option_of_a_gold_are_no_finding() -> None:
+    golds = ["(A)", "(1)", r"\textbf{(B)}\ 10"]
+    problems = [problem(str(place), "?", gold) for place, gold in enumerate(golds)]
+    found = constants(problems, phrasing(resolve("reward", "boxed")), inline("boxed"))
+    assert found.paid == []
+    assert found.best[1] == pytest.approx(1 / 3)
 
 
 def test_accepted_constants_other_than_the_gold_are_findings() -> None:
