@@ -126,8 +126,12 @@ def score(path: Path, verifiers: Verifiers, *, done: int = 0) -> Iterator[Scored
 
 
 def count_rows(path: Path) -> int:
-    """The rollouts of a run, or the rows of a file. Raises DataError for a file that cannot be read."""
-    return sum(map(count, files_of(path))) if _is_log(path) else sum(1 for _ in _rows(path))
+    """The rollouts of a run, or the rows of a file. Raises DataError for a file that cannot be read, and for a row that
+    cannot be scored: repaired after the first verdicts, the file would be another one, and no resume would accept it.
+    """
+    if _is_log(path):
+        return sum(map(count, files_of(path)))
+    return sum(1 for number, where, row in _rows(path) if _plain(row, number, where))
 
 
 def describe(scored: Scored) -> str:

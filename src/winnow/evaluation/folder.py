@@ -35,6 +35,7 @@ from winnow.state.log import encode
 Row = Mapping[str, Any]
 SETTINGS, METRICS, REPORT, AGAINST = "settings.json", "metrics.json", "report.txt", "against"
 FORMAT = 1
+MAY_CHANGE = ".config.verify.max_failure_share"  # of a task: no row depends on it, and an error advises to raise it
 
 
 class _Line(Section):
@@ -211,8 +212,8 @@ class EvaluationFolder(LockedFolder):
     def open(cls, path: Path, settings: Mapping[str, Any], *, resume: bool) -> Self:
         """Create a folder, or with `resume` open one that contains an evaluation with the same settings.
 
-        `settings` are JSON; the values under "machine" may differ. Raises DataError if the folder cannot be written,
-        is not empty (without `resume`), or contains another evaluation (with `resume`).
+        `settings` are JSON; the values under "machine" and those of `MAY_CHANGE` may differ. Raises DataError if the
+        folder cannot be written, is not empty (without `resume`), or contains another evaluation (with `resume`).
         """
         with _as_data_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -313,7 +314,8 @@ def _as_resumable_errors(path: Path) -> Iterator[None]:
 
 def _check_unchanged(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """Return notes about changes of the machine. Raises DataError, naming the keys, if model or tasks changed."""
-    changed = differing_keys(*({key: each.get(key) for key in ("model", "tasks")} for each in (before, now)))
+    keys = differing_keys(*({key: each.get(key) for key in ("model", "tasks")} for each in (before, now)))
+    changed = [key for key in keys if not key.endswith(MAY_CHANGE)]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise DataError(

@@ -42,8 +42,8 @@ from winnow.training.turns import with_environment
 from winnow.verify.verifiers import Verifiers
 from winnow.version import __version__
 
-# Rollouts of a part, in multiples of rollout.max_rollouts_at_once. At the end of a request the engine is less than
-# full, while the last rollouts finish; large parts make that a small share of the time.
+# Most rollouts of a part, in multiples of rollout.max_rollouts_at_once. At the end of a request the engine is less
+# than full, while the last rollouts finish; large parts make that a small share of the time.
 PART = 4
 
 
@@ -70,7 +70,9 @@ class PreparedTask:
 
     @property
     def parts(self) -> list[Sequence[Prompt]]:
-        size = max(1, PART * self.config.rollout.max_rollouts_at_once // self.config.evaluate.rollouts_per_prompt)
+        most = max(1, PART * self.config.rollout.max_rollouts_at_once // self.config.evaluate.rollouts_per_prompt)
+        count = max(1, -(-len(self.prompts) // most))
+        size = -(-len(self.prompts) // count)  # equal parts: in a last one of few problems, all verdicts may fail
         return [self.prompts[at : at + size] for at in range(0, len(self.prompts), size)]
 
 

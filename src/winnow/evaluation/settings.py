@@ -141,10 +141,10 @@ def _declared(data: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
 
 
 def _without(data: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` without the settings that a task declares: without prompt and reward, without the environment that would
-    take the place of a declared reward, and without the declared keys of other sections.
+    """`data` without the settings that a task declares: without a declared prompt or reward, without the environment
+    that would take the place of a declared reward, and without the declared keys of other sections.
     """
-    replaced = ("prompt", "reward", *(["environment"] if "reward" in declared else []))
+    replaced = [*({"prompt", "reward"} & declared.keys()), *(["environment"] if "reward" in declared else [])]
     bare = {section: value for section, value in data.items() if section not in replaced}
     limits = {section: value for section, value in declared.items() if isinstance(bare.get(section), Mapping)}
     return bare | {name: {k: v for k, v in bare[name].items() if k not in value} for name, value in limits.items()}

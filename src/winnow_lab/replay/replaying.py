@@ -220,7 +220,7 @@ def _add(result: Replay, step: SampledStep, counts: Sequence[int], select: Selec
             keep[available] = select(one.group.take(available), rng)
         result.groups += 1
         result.largest = max(result.largest, len(rewards))
-        result.flat += is_flat(rewards[valid])
+        result.flat += bool(valid.any()) and is_flat(rewards[valid])
         result.not_judged += int((~valid).sum())
         result.sampled.add(rewards, one.tokens, np.ones(len(rewards), dtype=np.bool_))
         result.kept_by_run.add(rewards, one.tokens, one.kept)

@@ -50,6 +50,8 @@ class UnfinishedScores(LockedFolder):
         path = output.with_name(f"{output.name}.unfinished")
         begun = os.path.lexists(path / SETTINGS)
         if begun and not resume:
+            with refused(path):
+                Lock.take(path / LOCK).release()  # raises where the call that verifies them still runs
             raise resumable(
                 DataError(
                     f"{path} contains rows that an interrupted call has verified",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from types import SimpleNamespace
 
 from refusals import refused
+from winnow.config_file import validate
 from winnow.errors import DataError, RunFolderError, resume_options
 from winnow.evaluation.folder import EvaluationFolder, is_evaluation, read_rows, read_settings
+from winnow.evaluation.run import PreparedTask
 
 SETTINGS = {"tasks": {"t": {"config": {"seed": 1}, "prompts": "x"}}, "machine": {"torch": "2.13"}}
 
@@ -51,6 +54,13 @@ def test_complete_parts_are_kept_and_later_rows_removed(tmp_path):
         assert folder.complete_rows("other", [9]) == []
 
 
+def test_the_parts_of_an_evaluation_are_of_nearly_one_size():
+    """An evaluation ends if all verdicts of a part fail: one bad problem is never the whole last part of many."""
+    config = validate({"rollout": {"max_rollouts_at_once": 4}, "evaluate": {"rollouts_per_prompt": 2}})
+    task = PreparedTask("t", SimpleNamespace(config=config), tuple(range(17)), 0, (), None, None)
+    assert [len(part) for part in task.parts] == [6, 6, 5]
+
+
 def test_an_evaluation_resumes_only_with_the_same_model_and_tasks(tmp_path):
     opened(tmp_path / "e").close()
     assert is_evaluation(tmp_path / "e")
@@ -61,6 +71,15 @@ def test_an_evaluation_resumes_only_with_the_same_model_and_tasks(tmp_path):
     other["tasks"]["t"]["config"]["seed"] = 2
     with refused(DataError, "tasks.t.config.seed", code="data.changed"):
         opened(tmp_path / "e", other, resume=True)
+
+
+def test_a_resume_may_raise_the_share_of_failures(tmp_path):
+    """The error about too many of them advises it."""
+    strict, loose = (
+        {"tasks": {"t": {"config": {"verify": {"max_failure_share": share}}}}, "machine": {}} for share in (0.05, 0.5)
+    )
+    opened(tmp_path / "e", strict).close()
+    opened(tmp_path / "e", loose, resume=True).close()
 
 
 def test_a_resume_on_a_changed_machine_has_a_note_per_change(tmp_path):

@@ -173,6 +173,14 @@ def test_another_model_without_weights_is_refused_before_the_first_is_evaluated(
     assert not (tmp_path / "found").exists()
 
 
+def test_golds_that_the_reward_cannot_read_are_refused_before_the_model(tmp_path):
+    (tmp_path / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    task = {"use": "jsonl", "test": str(tmp_path / "mine.jsonl")}
+    with refused(DataError, "mine.jsonl:1", "'code_tests'", key="task", code="data.malformed"):
+        run_evaluation("bundled", task=task, reward={"use": "code_tests", "sandbox": "unsafe"}, into=tmp_path / "found")
+    assert not (tmp_path / "found").exists()
+
+
 def test_members_that_only_training_calls_are_not_imported(run):
     only = {"loss": "evil.py:planted", "select": ["evil.py:planted"], "advantage": "given_from_python"}
     only |= {"track": ["evil.py:planted", "wandb"]}
@@ -223,6 +231,13 @@ def test_files_of_a_listed_task_that_the_call_does_not_read_do_not_matter(run, t
     (tmp_path / "m.jsonl").write_text("{ }\n")
     with refused(DataError, "m.jsonl", key="evaluate.tasks", code="data.changed"):
         evaluation_tasks(checkpoint, tasks=["math500"])
+
+
+def test_a_task_without_defaults_keeps_the_prompt_and_the_reward_of_the_run(run):
+    checkpoint = str(run({**TRAINED, "prompt": {"system": "Think."}, "reward": {"use": "boxed"}}))
+    own, gsm8k = evaluation_tasks(checkpoint, None, ["jsonl,gsm8k"], task_defaults=True)
+    assert (own.config.prompt.system, own.config.reward.use) == ("Think.", "boxed")
+    assert (gsm8k.config.prompt.system == "Think.", gsm8k.config.reward.use) == (False, None)  # it has parts
 
 
 def test_an_environment_takes_the_place_of_a_declared_reward(tmp_path):

@@ -142,6 +142,12 @@ def test_a_failed_verdict_is_one_of_the_allocated_rollouts(tmp_path):
     assert found.kept.rollouts == 4 + 4 + 3 + 1
 
 
+def test_a_group_without_a_verdict_is_not_flat(tmp_path):
+    rewards = REWARDS | {(1, "b"): [np.nan] * 4}
+    found = replay(write(tmp_path / "run", "max_variance", rewards=rewards), select="max_reward", keep=1)
+    assert (found.groups, found.flat, found.not_judged) == (4, 1, 5)
+
+
 def test_uniform_changes_nothing(tmp_path):
     run = write(tmp_path / "run", "max_variance")
     found = replay(run, select="max_variance", keep=2, allocate="uniform")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -14,9 +15,10 @@ from typer.testing import CliRunner
 import winnow
 from refusals import check_printed_error, refused
 from winnow.commands import app
-from winnow.errors import DataError
+from winnow.errors import DataError, RunFolderError
 from winnow.state.logbook import read_rows
 from winnow.verify.verifiers import Verifiers
+from winnow_lab.score.folder import UnfinishedScores
 from winnow_lab.scoring import Scored, count_rows, describe, score, summary
 
 
@@ -229,6 +231,14 @@ def test_a_file_without_a_row_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [empty]
 
 
+def test_a_malformed_row_is_refused_before_the_first_verdict(tmp_path: Path) -> None:
+    """Else the rows before it could not be resumed: the repaired file is another one."""
+    file = written(tmp_path / "saved.jsonl", *[{"text": "#### 1", "answer": "1"}] * 600, {"answer": "1"})
+    asked = ["score", str(file), "--reward", "gsm8k", "--workers", "0", "-o", str(tmp_path / "scored.jsonl")]
+    check_printed_error(CliRunner().invoke(app, asked), "line 1201", code="data.malformed")
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_a_folder_of_the_name_that_rows_are_kept_in_stays(tmp_path: Path) -> None:
     file, notes = written(tmp_path / "saved.jsonl", {"text": "#### 1", "answer": "1"}), tmp_path / "scored.unfinished"
     notes.mkdir()
@@ -236,6 +246,14 @@ def test_a_folder_of_the_name_that_rows_are_kept_in_stays(tmp_path: Path) -> Non
     asked = ["score", str(file), "--reward", "gsm8k", "--workers", "0", "-o", str(tmp_path / "scored")]
     check_printed_error(CliRunner().invoke(app, asked), "notes.txt", code="data.exists")
     assert [path.name for path in notes.iterdir()] == ["notes.txt"]
+
+
+def test_rows_that_another_call_still_verifies_are_in_use(tmp_path: Path) -> None:
+    with (
+        UnfinishedScores.open(tmp_path / "scored.jsonl", {}, resume=False),
+        refused(RunFolderError, os.getpid(), code="run_folder.locked"),
+    ):
+        UnfinishedScores.open(tmp_path / "scored.jsonl", {}, resume=False)
 
 
 def test_the_texts_of_another_trainers_log_are_scored() -> None:
