@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,18 +23,38 @@ from winnow.installed import is_installed
 from winnow.rewards.math_equivalence.signs import computed
 
 # math-verify ignores the dots of 0.33\ldots, what follows \approx, and some characters of Unicode. It multiplies by the
-# number after a word (2 to 3), and of a box in a box it reads the inner one alone.
+# number after a word (2 to 3), of a box in a box it reads the inner one alone, and 1 \mod 4 is 1 \mod 3 to it.
 _UNFINISHED = re.compile(
-    r"\\[lcdv]?dots|\.\.|\\(?:approx|simeq|doteq|boxed|fbox)|[^\x00-\x7f]"
+    r"\\[lcdv]?dots|\.\.|\\(?:approx|simeq|doteq|equiv|pmod|boxed|fbox)|[^\x00-\x7f]"
     r"|(?:(?<!\S)[a-zA-Z]{2,}|(?<=\d )[a-zA-Z]) \d+(?!\d|\s?\^)"  # but n 2^{n}
 )
-# math-verify reads \log_12 5 as \log_1{2} 5, and \sin x \cdot y as \sin(x y).
-_LONG_BASE = re.compile(r"(\\log)\s*_\s*(\d{2,})")
-_ARGUMENT = re.compile(
-    r"(\\(?:sin|cos|tan|cot|sec|csc|ln|log)(?![a-zA-Z])\s*(?:[_^]\s*(?:\{[^{}]*\}|\w)\s*)*)"
-    r"(\{[^{}]*\}|\\frac\{[^{}]*\}\{[^{}]*\}"
-    r"|(?:\d+\s*)?(?:\\(?:alpha|beta|theta|phi|omega|pi)(?![a-zA-Z])|[a-zA-Z])(?:\^\w)?"
-    r"|\d+(?:\.\d+)?)(?=\s*(?:\\cdot|\\times|\*))"
+
+
+def _fraction(decimal: re.Match[str]) -> str:
+    """`0.3` as `3/10`: math-verify reads it as the nearest binary number."""
+    return rf"{{\frac{{{int(decimal[1] + decimal[2])}}}{{{10 ** len(decimal[2])}}}}}"
+
+
+# math-verify reads \log_12 5 as \log_1{2} 5, \sin x \cdot y as \sin(x y), d\sin as a differential, e^T as a transpose,
+# f(x-1) as a product (but not f(x-1,)), and (3)(4) as a mixed number.
+_REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(\\log)\s*_\s*(\d{2,})", r"\1_{\2}"),
+        (
+            r"(\\(?:sin|cos|tan|cot|sec|csc|ln|log)(?![a-zA-Z])\s*(?:[_^]\s*(?:\{[^{}]*\}|\w)\s*)*)"
+            r"(\{[^{}]*\}|\\frac\{[^{}]*\}\{[^{}]*\}"
+            r"|(?:\d+\s*)?(?:\\(?:alpha|beta|theta|phi|omega|pi)(?![a-zA-Z])|[a-zA-Z])(?:\^\w)?"
+            r"|\d+(?:\.\d+)?)(?=\s*(?:\\cdot|\\times|\*)"
+            r"|(?<!\d)\s*\([^()]*\\(?:sin|cos|tan|cot|sec|csc|ln|log)(?![a-zA-Z]))",
+            r"\1(\2)",
+        ),
+        (r"(?<![\d.])(\d*)\.(\d+)(?![\d.])", _fraction),
+        (r"(\\[a-zA-Z]+)|d(?=\s*[a-zA-Z\\])", lambda macro: macro[1] or "{d}"),
+        (r"\^T", "^{ T }"),
+        (r"\)\s*\(", r") \\cdot ("),
+        (r"(?<![a-zA-Z\\])f\s?\((?!\s?\w\s?\))([^(),]+)\)", r"f(\1,)"),
+    )
 )
 _BARE_LOG, _LOG_10 = re.compile(r"\\log(?![a-zA-Z])(?!\s*_)"), re.compile(r"\\log\s*_\s*\{?10(?!\d)")
 _MACRO = re.compile(r"\\[a-zA-Z]+")
@@ -144,7 +165,8 @@ def _parsed(text: str) -> Any:
     config = math_verify.LatexExtractionConfig(boxed_match_priority=0)
     without_units = replace(config.normalization_config, units=False)  # with them, \sin 2t is \sin 2
     config = replace(config, normalization_config=without_units)
-    text = _ARGUMENT.sub(r"\1(\2)", _LONG_BASE.sub(r"\1_{\2}", text))
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
     only_whole: Any = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
     parsed = math_verify.parse(rf"\boxed{{{text}}}", [config], parsing_timeout=None, raise_on_error=True, **only_whole)
     return parsed[0] if parsed else None

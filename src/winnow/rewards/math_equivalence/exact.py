@@ -34,7 +34,9 @@ _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?![
 _IMAGINARY = re.compile(r"(?<=\d)\s*I(?![a-zA-Z_({])")
 _RELATION = re.compile(r"\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>|]|\\mid(?![a-zA-Z])")
 _WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
-_MATRIX = re.compile(r"\\begin\{(?P<kind>[pvV]matrix)\}(?P<rows>.*)\\end\{(?P=kind)\}", re.DOTALL)
+_MATRIX = re.compile(
+    r"(?P<factor>-?[^&+-]*?)(?:\\cdot\s*)?\\begin\{(?P<kind>[pvV]matrix)\}(?P<rows>.*)\\end\{(?P=kind)\}", re.DOTALL
+)
 _PHRASE = re.compile(r"[a-zA-Z]{3,}|[a-zA-Z]{2,}(?: [a-zA-Z]{2,})+")
 _PROSE = re.compile(r"(?=.*[a-zA-Z]{2})[a-zA-Z]+(?: [a-zA-Z]+)+")
 _CONNECTIVE = re.compile(r"\s(or|and)\s")
@@ -214,19 +216,24 @@ def _identity(answer: str, gold: str, work: _Work) -> Verdict:
 
 
 def _matrices(answer: str, gold: str, work: _Work) -> Verdict:
-    """Matrices of equal shape are compared entry by entry, each at its own place."""
+    """Matrices of equal shape are compared entry by entry, each at its own place and times its matrix's factor."""
     mine, theirs = _MATRIX.fullmatch(answer), _MATRIX.fullmatch(gold)
     if not (mine and theirs) or mine["kind"] != theirs["kind"]:
         return None
-    a, g = _rows(mine["rows"]), _rows(theirs["rows"])
+    if mine["kind"] != "pmatrix" and (mine["factor"] or theirs["factor"]):
+        return None  # a determinant is not multiplied by entries
+    a, g = _rows(mine), _rows(theirs)
     if [len(row) for row in a] != [len(row) for row in g]:
         return False
     pairs = [pair for rows in zip(a, g, strict=True) for pair in zip(*rows, strict=True)]
     return all(_compare(x.strip(), y.strip(), work) is True for x, y in pairs)
 
 
-def _rows(text: str) -> list[list[str]]:
-    return [row.split("&") for row in text.strip().removesuffix(r"\\").split(r"\\")]
+def _rows(matrix: re.Match[str]) -> list[list[str]]:
+    rows = [row.split("&") for row in matrix["rows"].strip().removesuffix(r"\\").split(r"\\")]
+    factor = matrix["factor"].strip()
+    factor = "-1" if factor == "-" else factor
+    return [[f"({factor})({entry})" for entry in row] for row in rows] if factor else rows
 
 
 def _one_equation(mine: Sequence[str], theirs: Sequence[str]) -> Verdict:

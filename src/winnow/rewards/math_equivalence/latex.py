@@ -98,7 +98,10 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
         (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
         (r"\\neq(?![a-zA-Z])|\\not\s*=", r"\\ne "),
-        (r"\\pmod\s*(\w+)", r"\\pmod{\1}"),
+        (
+            r"\\[pb]?mod(?![a-zA-Z])\s*(?:\{\s*(\w+)\s*\}|(\w+))|\(\s*\\?[pb]?mod\s+(\w+)\s*\)",
+            r"\\pmod{\1\2\3}",
+        ),
         (r"=\s*\\(?:boxed|fbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*$", r"=\1"),
         (r"\\in(?![a-zA-Z])", r"\\in "),
         (r"<=", r"\\le "),

@@ -20,7 +20,9 @@ from winnow.rewards.math_equivalence.unit_words import COUNTED, MONEY_NAMES, Pow
 
 _DOLLAR = re.compile(r"\\\$")
 _SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_SCALED = re.compile(rf"(\d+)(?:\.(\d+))?\s*({'|'.join(_SCALES)})(?![a-zA-Z])", re.IGNORECASE)
+_SCALED = re.compile(  # a whole number: .5 million, and not the 2 of 1/2 million
+    rf"(?<![\w/^])(?<!\d\.)(?=\.?\d)(\d*)(?:\.(\d+))?\s*({'|'.join(_SCALES)})(?![a-zA-Z])", re.IGNORECASE
+)
 
 _SYMBOLS = "¢€£¥₩₹₽元"
 _MACROS = {

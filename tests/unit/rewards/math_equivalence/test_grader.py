@@ -24,6 +24,7 @@ DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[4] / ".." 
 EQUAL = [
     (r"x = \boxed{5}", "5"), (r"x=\boxed{\frac{1}{2}}", "0.5"),
     (r"\pm 1 \pm \sqrt2", r"1+\sqrt2, 1-\sqrt2, -1+\sqrt2, -1-\sqrt2"), (r"n \equiv 1 \pmod 4", r"n \equiv 1 \pmod{4}"),
+    (r"n \equiv 1 \mod 4", r"n \equiv 1 \pmod{4}"), (r"n \equiv 1 \ (\text{mod } 4)", r"n\equiv1\pmod4"),
     ("2/4", "1/2"), ("0.5", r"\frac{1}{2}"), ("1 1/2", "3/2"), (r"137\tfrac12", "137.5"),
     ("pi/2", r"\frac{\pi}{2}"), ("-2*pi", r"-2\pi"), (r"2^{100}", str(2**100)), (r"\sqrt{4}", "2"),
     ("42 apples", "42"),
@@ -46,6 +47,9 @@ EQUAL_BY_ALGEBRA = [
     (r"x_0 + v_0 t", r"v_0 t + x_0"), (r"\frac{t}{4} \sin (2 t)", r"\frac{1}{4} t \sin 2t"),
     (r"\cos t + \sin t", r"\sin t + \cos t"), (r"\sin x \cos x", r"\sin x \cdot \cos x"),
     (r"\log_2 5", r"\log_2 3 \cdot \log_3 5"), (r"1-\log_{10} 2", r"\log_{10} 5"),
+    (r"d\sin\theta", r"\sin\theta \cdot d"), (r"e^{T}\ln 2", r"\ln 2 \cdot e^{T}"), ("2+f(x-1)", "f(x-1)+2"),
+    (r"\frac{\binom{6}{2}\binom{4}{2}}{3!}", "15"), (r"0.3\ln 2", r"\frac{3}{10}\ln 2"),
+    (r"0.6\cos t", r"\frac{3}{5}\cos t"), (r"\sin\theta(1+\cos\theta)", r"\sin\theta+\sin\theta\cos\theta"),
 ]  # fmt: skip
 
 DIFFERENT = [
@@ -59,6 +63,8 @@ DIFFERENT = [
     (r"\frac \pi4 + 2 - \sqrt2", r"\frac \pi4 + 2 - \sqrt3"), (r"\frac75+\frac15 i.", r"\frac{70}5+\frac15 i."),
     # equations without real solutions
     ("x^2-12x+39=0", "x^2-12x+39=1"), ("9x^2-12x+29=0", "90x^2-12x+29=0"), ("x^2=-1", "x^2=-2"),
+    # a modulus
+    (r"n \equiv 1 \mod 4", r"n \equiv 1 \mod 3"), (r"n \equiv 1", r"n \equiv 1 \mod 4"),
     # very small, very large
     ("1/2004!", "1/2005!"), ("1/2004!", "1/2006!"), ("1-5051/2^{100}", "1-5051/2^{101}"), ("2^{-99}", "2^{-98}"),
     (rf"\sqrt{{{10**80 + 1}}}", rf"\sqrt{{{10**80 + 3}}}"),
@@ -70,6 +76,9 @@ DIFFERENT = [
     ("x>3", "x>4"), ("x>3", "x<3"), ("x=5", "y=5"), ("x > 0.5", r"x > \frac{1}{3}"), ("|x|<3", "|x|<4"),
     (r"\frac{\ln|x|}{3}", r"\frac{1}{2}\ln|x|"), (r"\frac{t}{4} \sin 2t", r"\frac{t}{4} \sin 2"),
     (r"\sin x \cdot 2", r"\sin 2x"), (r"\log_{32} 7", "2"),
+    (r"d\sin 2\theta", r"2d\sin\theta"), (r"d\ln 6", r"2d\ln 3"), ("T e", "T e^{T}"), ("2f(x-1)", "f(2x-2)"),
+    ("y=-f(x+1)", "y=f(-x-1)"), (r"\frac{\binom{6}{2}\binom{4}{2}}{3!}", r"\frac{7}{2}"),
+    (r"\sin\theta(1+\cos\theta)", r"\sin(\theta(1+\cos\theta))"),
     # units, percent, prose, unknowns
     ("4200\\%", "42"), ("42 m", "42"), ("42x", "42"), ("5 cm", "5 mm"), ("5 cm^2", "5 cm"), ("I have 42 apples", "42"),
     (r"\text{east}", r"\text{west}"), ("42 apples", "42 pears"),

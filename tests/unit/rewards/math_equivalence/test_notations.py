@@ -21,6 +21,8 @@ def _matrix(kind: str, rows: str) -> str:
     [
         (_matrix("bmatrix", r"\frac12 \\ 3"), _matrix("pmatrix", _COLUMN)),
         (_matrix("Bmatrix", _SQUARE), _matrix("pmatrix", _SQUARE)),
+        (r"\frac{1}{2} " + _matrix("pmatrix", _SQUARE), _matrix("bmatrix", r"0.5 & 1 \\ 1.5 & 2")),
+        ("-" + _matrix("pmatrix", _SQUARE), _matrix("pmatrix", r"-1 & -2 \\ -3 & -4")),
         (_matrix("vmatrix", _SQUARE), _matrix("vmatrix", r"1 & 2 \\ 3 & \frac82")),
         (r"\left[\begin{array}{cc} 1 & 2 \\ 3 & 4 \end{array}\right]", _matrix("pmatrix", _SQUARE)),
         ("7 and 8", "7, 8"),
@@ -54,6 +56,8 @@ def test_equal_in_both_directions(answer: str, gold: str) -> None:
     [
         (_matrix("vmatrix", _SQUARE), _matrix("pmatrix", _SQUARE)),
         (_matrix("vmatrix", _SQUARE), _matrix("Vmatrix", _SQUARE)),
+        ("2" + _matrix("vmatrix", _SQUARE), _matrix("vmatrix", r"2 & 4 \\ 6 & 8")),
+        ("2" + _matrix("pmatrix", _SQUARE), _matrix("pmatrix", _SQUARE)),
         (_matrix("bmatrix", r"1 & 3 \\ 2 & 4"), _matrix("pmatrix", _SQUARE)),
         (_matrix("bmatrix", r"1 2 \\ 3 4"), _matrix("pmatrix", r"12 \\ 34")),
         (r"\begin{array}{cc} 1 & 2 \\ 3 & 4 \end{array}", _matrix("vmatrix", _SQUARE)),

@@ -78,6 +78,7 @@ OTHER_VALUES = [
     (r"\frac{3}{4}", r"\frac{3}{4} \text{ m}"), (r"2\sqrt{3}", r"2\sqrt{3} \text{ cm}^2"),
     (r"4\pi", r"4\pi \text{ m}^2"), ("x", r"x \text{ m}"), ("2x+1", r"2x+1 \text{ apples}"), ("-7", r"-7 \text{ K}"),
     ("5500000", "5.5 million dollars"), ("(3, 4)", r"(3 \text{ m}, 4 \text{ m})"), ("3, 4", "3 cm and 4 cm"),
+    ("500000", r".5 \text{ million}"),
     ("[2, 5]", r"[2, 5] \text{ s}"), ("5", r"v = 5 \text{ m/s}"), (r"v = 5 \text{ m/s}", "5"),
     (r"\frac{3}{4}", r"\text{€}\frac{3}{4}"), ("£12", "12 pounds"), ("12 lb", "12 pounds"), ("¥12", "12 yuan"),
     ("¥12", "12 yen"), (r"8 \text{ m}", r"5 \text{ m} + 3 \text{ m}"),
@@ -100,6 +101,7 @@ NO_UNITS = [
 
 DIFFERENT = [
     ("A", "A polygon"), ("A", "A mile"), ("B", "B students"), ("I", "I minutes"),
+    ("0.5", ".5 million"), ("1/2000000", "1/2 million"),
     (r"1 \text{ km}", r"1000 \text{ m}"), ("120 minutes", "2 hours"), (r"60 \text{ rpm}", "1 Hz"),
     (r"60 \text{ rpm}", r"6.28 \text{ Hz}"), (r"12 \text{ N m}", r"12 \text{ J}"), ("100 cents", "1 dollar"),
     (r"3 \text{ cm}, 4 \text{ m}", r"3 \text{ m}, 4 \text{ cm}"),
