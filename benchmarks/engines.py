@@ -73,8 +73,7 @@ def bundled(
 ) -> tuple[EngineContext, list[Prompt]]:
     """An engine's context for `at_once` concurrent rollouts, and the first `prompts` prompts; or of another model."""
     loaded = load(model, dtype=dtype)
-    problems = arithmetic("validation", size=prompts)
-    rendered = render(problems, loaded.tokenizer, template="chat", max_prompt_tokens=512)
+    rendered = render(arithmetic("validation", size=prompts), loaded.tokenizer, template="chat", max_prompt_tokens=512)
     context = EngineContext(
         model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=at_once
     )

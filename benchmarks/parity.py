@@ -48,12 +48,11 @@ def main() -> None:
     for policy, engine in PRECISIONS:
         context, prompts = bundled(options.prompts, at_once=MANY, dtype=policy, model=options.model)
         well, cooler = (Sampling(max_new_tokens=options.tokens, temperature=each) for each in (1.0, 0.9))
+        half = options.prompts // 2
         found = {
             "well": [compared(context, prompts, n, engine, well) for n in options.rollouts],
             "sampled at temperature 0.9": compared(context, prompts, options.rollouts[0], engine, cooler),
-            f"under limits of {FEW} and {MANY}": between_limits(
-                policy, engine, options.prompts // 2, options.model, well
-            ),
+            f"under limits of {FEW} and {MANY}": between_limits(policy, engine, half, options.model, well),
         }
         print(f"policy in {policy}, native with dtype {engine!r}", json.dumps(found, indent=1), flush=True)
         report[f"policy in {policy}, native with dtype {engine!r}"] = found

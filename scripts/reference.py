@@ -152,11 +152,11 @@ def _codes() -> Iterator[str]:
 
 def _units() -> Iterator[str]:
     parts = {
-        "Units of pint, each with its other spellings:": "; ".join(unit_names.UNITS.strip().split("\n")),
+        "Units of pint, each with its other spellings:": " ".join(unit_names.UNITS.split()),
         "These take the prefixes, as names and as symbols:": " ".join(unit_names.PREFIXED.split()),
-        "Prefixes:": "; ".join(unit_names.PREFIXES.strip().split("\n")),
-        "Measures of winnow's own lists:": "; ".join(unit_words.MORE.strip().split("\n")),
-        "Money:": "; ".join(unit_words.MONEY.strip().split("\n")),
+        "Prefixes:": " ".join(unit_names.PREFIXES.split()),
+        "Measures of winnow's own lists:": " ".join(unit_words.MORE.split()),
+        "Money:": " ".join(unit_words.MONEY.split()),
         "Counted nouns, in the singular:": " ".join(unit_words.NOUNS.split()),
         "Of one or two letters, these alone are units without `\\text`:": " ".join(sorted(unit_words.BARE)),
     }

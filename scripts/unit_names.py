@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "src" / "winnow" / "rewards" / "math_equivalence" / "unit_names.py"
 HEAD = '''"""Names of units, generated from pint {version} by scripts/unit_names.py; not edited by hand.
 
-A line of UNITS is a unit and its other spellings. The units of PREFIXED take the prefixes too, as names (kilometer) and
-as symbols (km).
+An entry of UNITS is a unit and its other spellings. The units of PREFIXED take the prefixes too, as names (kilometer)
+and as symbols (km).
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ def units(registry: Any) -> dict[str, list[str]]:
 
 def text(version: str, registry: Any) -> str:
     """The file."""
-    lines = (f"{name}: {' '.join(others)}".rstrip(": ") for name, others in units(registry).items())
+    entries = (f"{name}: {' '.join(others)}".rstrip(": ") for name, others in units(registry).items())
     known = {name: registry._prefixes[name] for name in PREFIXES.split()}
     spelled = {name: [str(prefix.symbol), *map(str, prefix.aliases)] for name, prefix in known.items()}
-    made = {name: " ".join(s for s in of if s not in ("mu", "mc")) for name, of in spelled.items()}
+    prefixes = (f"{name}: {' '.join(s for s in of if s not in ('mu', 'mc'))}" for name, of in spelled.items())
     return "".join(
         (
             HEAD.format(version=version),
-            f'UNITS = """\n{chr(10).join(lines)}\n"""\n',
+            f'UNITS = """\n{textwrap.fill("; ".join(entries), 118)}\n"""\n',
             f'PREFIXED = """\n{textwrap.fill(PREFIXED.strip(), 118)}\n"""\n',
-            f'PREFIXES = """\n{chr(10).join(f"{name}: {symbols}" for name, symbols in made.items())}\n"""\n',
+            f'PREFIXES = """\n{textwrap.fill("; ".join(prefixes), 118)}\n"""\n',
         )
     )
 

@@ -54,4 +54,4 @@ def render_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return pipe.getvalue(), 0
 
     monkeypatch.setattr(chat, "_in_child", written)
-    monkeypatch.setattr(chat, "_limit", lambda what, most: None)
+    monkeypatch.setattr(chat, "limit_resource", lambda what, most: None)

@@ -145,6 +145,9 @@ def train(
 
     Returns a Result. Raises subclasses of WinnowError.
     """
+    from winnow.user_code import check_not_importing
+
+    check_not_importing()  # before what is slow to import
     from winnow.config_file import validate
     from winnow.recipes import find_config
     from winnow.training.resolve import resolve_file, resolve_members
@@ -181,6 +184,9 @@ def resume(
     Raises RunFolderError for a folder without a run of this user (unless `trust_run`), and for a change that a resume
     does not allow. Raises ConfigError for code of the run that is not trusted, and the errors of `train`.
     """
+    from winnow.user_code import check_not_importing
+
+    check_not_importing()
     from winnow.evaluation.settings import settings_of
     from winnow.training.resolve import resolve_members
 
@@ -218,11 +224,12 @@ def evaluate(
 
     Returns an EvaluationResult. Raises subclasses of WinnowError.
     """
-    from winnow.evaluation.evaluate import run_evaluation
-    from winnow.recipes import find_config
     from winnow.user_code import check_not_importing
 
     check_not_importing()
+    from winnow.evaluation.evaluate import run_evaluation
+    from winnow.recipes import find_config
+
     for name in sorted({"compare", "into", "resume", "sets", "tasks"} & keys.keys()):  # of `run_evaluation`
         raise ConfigError(
             f"unknown key {name!r}",
@@ -282,9 +289,7 @@ def _fit(
     from winnow.run_view.progress import progress as display
     from winnow.trackers.watch import track_run
     from winnow.training.fit import fit
-    from winnow.user_code import check_not_importing
 
-    check_not_importing()
     watches = [watch] if callable(watch) else list(watch)
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(output_for(progress))  # before a user's file is imported, which may print

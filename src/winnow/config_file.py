@@ -311,7 +311,7 @@ def _explain(
 
 def _place(path: Sequence[str], section: Sequence[str], source: str, text: str, sets: Sequence[str]) -> str:
     """The override that set a key, the line of the key or of its table in TOML text, or the source alone."""
-    line = next(filter(None, (_line_of(text, keys) for keys in (path, section) if keys)), None)
+    line = next(filter(None, (line_of(text, keys) for keys in (path, section) if keys)), None)
     other = f"{source}, line {line}" if line else _set_below(path, sets) or source
     return _set_of(".".join(path), sets) or other
 
@@ -421,7 +421,7 @@ def _sections_at(path: Sequence[str]) -> list[type[pydantic.BaseModel]]:
     return sections
 
 
-def _line_of(text: str, path: Sequence[str]) -> int | None:
+def line_of(text: str, path: Sequence[str]) -> int | None:
     """The line at which a key of valid TOML begins; None when the text does not contain it."""
     lines, begin = text.split("\n"), 0  # as tomllib counts lines; `splitlines` also ends one at a Unicode separator
     for end in range(1, len(lines) + 1):
@@ -440,6 +440,8 @@ def _contains(data: Any, path: Sequence[str]) -> bool:
         return any(_contains(item, path) for item in data)
     if isinstance(data, list):
         return int(path[0]) < len(data) and _contains(data[int(path[0])], path[1:])
-    if isinstance(data, Mapping) and path[0] in data:
-        return _contains(data[path[0]], path[1:])
+    if isinstance(data, Mapping):  # the dots of a quoted key separate names, as in a sweep file
+        parts = ((".".join(path[:end]), path[end:]) for end in range(1, len(path) + 1))
+        if any(name in data and _contains(data[name], rest) for name, rest in parts):
+            return True
     return path[0].isdigit() and _contains(data, path[1:])

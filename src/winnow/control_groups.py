@@ -1,8 +1,9 @@
-"""The Linux control groups of this process, in both versions of their interface, and the cores that it may use."""
+"""What this process may use: Linux control groups in both versions of their interface, cores and resource limits."""
 
 from __future__ import annotations
 
 import os
+import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,3 +54,20 @@ def usable_cores(root: Path = ROOT, of_process: Path = OF_PROCESS, *, allowed: f
     allowed, quota = allowed or affinity(), cpu_quota(root, of_process)
     cores = (os.cpu_count() or 1) if allowed is None else len(allowed)
     return cores if quota is None else min(cores, quota)
+
+
+def mapped_memory() -> tuple[int, int]:
+    """Bytes of this process's address space, and the bytes in memory; 0 without /proc."""
+    try:
+        size, resident = Path("/proc/self/statm").read_text().split()[:2]
+    except OSError:
+        return 0, 0
+    return int(size) * resource.getpagesize(), int(resident) * resource.getpagesize()
+
+
+def limit_resource(what: int, most: int) -> None:
+    """Set the soft limit of a resource (RLIMIT_...), as far as the hard one allows."""
+    _, hard = resource.getrlimit(what)
+    soft = hard if most == resource.RLIM_INFINITY or (hard != resource.RLIM_INFINITY and most > hard) else most
+    with suppress(ValueError, OSError):  # a system without this limit
+        resource.setrlimit(what, (soft, hard))

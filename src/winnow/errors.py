@@ -131,6 +131,11 @@ def conflict(problem: str, *, remedy: str, key: str | None = None) -> ConfigErro
     return ConfigError(problem, remedy=remedy, key=key, code="config.combination")
 
 
+def bad_value(problem: str, remedy: str, *, key: str) -> ConfigError:
+    """The error of a value that a key cannot have."""
+    return ConfigError(problem, remedy=remedy, key=key, code="config.value")
+
+
 def no_effect(problem: str, *, remedy: str, key: str) -> ConfigError:
     """The error of a key that would be ignored silently."""
     return ConfigError(problem, remedy=remedy, key=key, code="config.no_effect")

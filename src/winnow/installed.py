@@ -30,6 +30,13 @@ def is_installed(package: str) -> bool:
         return False
 
 
+def require_extra(package: str, problem: str, extra: str, *, key: str | None = None) -> None:
+    """Raise ConfigError for a package that is not installed, and that one of winnow's extras installs."""
+    if not is_installed(package):
+        remedy = f"pip install 'winnow-rl[{extra}]'"
+        raise ConfigError(problem, remedy=remedy, key=key, code="config.not_installed")
+
+
 def version_of(distribution: str) -> str | None:
     """The version of a distribution; None where it is not installed."""
     try:

@@ -282,7 +282,9 @@ def hide_dotted_secrets(keys: Mapping[str, Any]) -> dict[str, Any]:
     """The same for {dotted key: value}, where the options of members are below the keys of their families."""
     families = tuple(f"{family.key}." for family in FAMILIES.values())
     return {
-        key: HIDDEN if key.startswith(families) and is_secret(key.rpartition(".")[2], value) else hide_secrets(value)
+        key: HIDDEN
+        if (member := key.startswith(families)) and is_secret(key.rpartition(".")[2], value)
+        else hide_secrets(value, member=member)
         for key, value in keys.items()
     }
 

@@ -15,6 +15,7 @@ proceeds. The examples in the docstrings below continue each other.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,12 @@ class Prompt:
     answer: Any  # the problem's
     task: str  # the problem's
     meta: dict[str, Any] = field(default_factory=dict)  # the problem's
+
+    @classmethod
+    def of(cls, problem: Problem, text: str, tokens: IntArray) -> Self:
+        """The prompt of a problem that was rendered."""
+        meta = problem.meta
+        return cls(id=problem.id, tokens=tokens, text=text, answer=problem.answer, task=problem.task, meta=meta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -487,6 +494,17 @@ def as_array(answer: object) -> npt.NDArray[Any]:
 def joined(arrays: Sequence[npt.NDArray[Any]], dtype: Any = np.float64) -> npt.NDArray[Any]:
     """The arrays one after another; an empty one of `dtype` for none."""
     return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
+
+
+def packed(array: Any, dtype: str) -> str:
+    """The bytes of an array as text; `dtype` has a byte order, such as "<f8"."""
+    return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode("ascii")
+
+
+def unpacked(text: str, dtype: str) -> npt.NDArray[Any]:
+    """[n] the numbers of `packed`, as float64 or int64."""
+    numbers = np.frombuffer(base64.b64decode(text), dtype=dtype)
+    return numbers.astype(np.int64 if np.issubdtype(numbers.dtype, np.integer) else np.float64)
 
 
 def rollout_id(prompt_id: str, index: int) -> str:

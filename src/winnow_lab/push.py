@@ -12,7 +12,7 @@ import typer
 from winnow.commands.command_line import print_text
 from winnow.errors import DataError
 from winnow.models.folder import PUBLISHED_FILES, cached_folder
-from winnow.run_view.configuration import at, changes_in, evaluations, heading
+from winnow.run_view.configuration import at, evaluations, heading
 from winnow.run_view.summary import summary
 from winnow.state.disk import errors_as
 from winnow.state.logbook import read_metrics
@@ -117,7 +117,7 @@ def _training(run: Path, manifest: Manifest, checkpoint: Path) -> Iterator[str]:
     system, template = (at(config, "prompt", key) for key in ("system", "template"))
     message = f", with the system message {json.dumps(system, ensure_ascii=False)}" if system else ""
     yield f"Its prompts had the template `{Path(str(template)).name}`{message}."
-    text = summary(rows, config, evaluations(config, changes_in(manifest.data)))
+    text = summary(rows, config, evaluations(manifest.data))
     yield f"What the run measured (± is one standard error over problems, not over seeds):\n\n```text\n{text}\n```"
     if at(config, "model", "lora") and at(config, "model", "dtype") == "bfloat16":
         yield "It measured the adapter beside its base. These weights are their sum, rounded to bfloat16."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from winnow.state.disk import check_kind, errors_as
 from winnow.state.log import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
-from winnow.tasks.rows import BATCH, refuse_other_forms
+from winnow.tasks.rows import Record
 from winnow.tasks.rows import read_rows as read_rows_of
 from winnow.verify.verifiers import Verifiers
 from winnow.view.text import format_percent, one_line, sanitize, shorten
@@ -131,7 +130,7 @@ def count_rows(path: Path) -> int:
     """
     if _is_log(path):
         return sum(map(count, files_of(path)))
-    return sum(1 for number, where, row in _rows(path) if _plain(row, number, where))
+    return sum(1 for row in _rows(path) if _plain(row.fields, row.number, row.where))
 
 
 def describe(scored: Scored) -> str:
@@ -201,44 +200,24 @@ def _logged(path: Path) -> Iterator[_Task]:
 
 
 def _tasks(path: Path, reads: Collection[str]) -> Iterator[_Task]:
-    for number, where, row in _rows(path):
+    for row in _rows(path):
         if "logprobs" in reads:
             raise DataError(
-                f"{where}: there are no 'logprobs', which the reward reads",
+                f"{row.where}: there are no 'logprobs', which the reward reads",
                 remedy="score a run folder or a file of its rollouts, which contain them, or use a reward that does "
                 "not read them",
                 code="data.incomplete",
             )
-        prompt, rollout = _plain(row, number, where)
-        yield (number, prompt.id, _kind(row), _earned(row)), (prompt, rollout)
+        prompt, rollout = _plain(row.fields, row.number, row.where)
+        yield (row.number, prompt.id, _kind(row.fields), _earned(row.fields)), (prompt, rollout)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-    """The number of each row, from 1, its place, and its fields."""
-    if path.suffix == SUFFIX:
-        yield from ((number, row.where, row.fields) for number, row in enumerate(read_rows_of(path), start=1))
-        return
+def _rows(path: Path) -> Iterator[Record]:
+    """The rows of a file that is not a run's log."""
     with errors_as(DataError, f"cannot read {path}", "name a .jsonl file or a run folder", code="data.unreadable"):
         check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
-        with path.open("rb") as file:
-            refuse_other_forms(path, file.readline(BATCH))
-            file.seek(0)
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    where = f"{path}, line {number}"
-                    yield number, where, _object(line, where)
-
-
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    wrong, code = (ValueError, RecursionError), "data.malformed"
-    with (
-        errors_as(DataError, f"{where}: no JSON object", "repair or delete the line", code=code, of=wrong),
-        errors_as(DataError, f"{where}: no UTF-8", "save the file in UTF-8", code=code, of=(UnicodeDecodeError,)),
-    ):
-        row = json.loads(line.decode("utf-8-sig"))  # json would guess UTF-16 or UTF-32 for some bytes
-        if not isinstance(row, dict):
-            raise ValueError(f"the line is a {type(row).__name__}")
-        return row
+        path.open("rb").close()
+        yield from read_rows_of(path, key=None)
 
 
 def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rollout]:

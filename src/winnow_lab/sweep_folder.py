@@ -140,13 +140,12 @@ def run_path(folder: Path, label: str, seed: int) -> Path:
     return Path(os.path.abspath(folder)) / label / f"seed-{seed}"
 
 
-def sweep_of(run: Path) -> Path | None:
-    """The folder of the sweep that a run's folder belongs to; None for a run outside a sweep."""
-    run = Path(os.path.abspath(run))
-    folder = run.parent.parent
-    if not (folder / SWEEP).is_file():
-        return None
-    return folder if any(known.path == run for known in read_sweep(folder)) else None
+def run_of_sweep(path: Path) -> SweepRun | None:
+    """The run of a sweep whose folder this is; None for a run outside a sweep."""
+    path = Path(os.path.abspath(path))
+    folder = path.parent.parent
+    runs = read_sweep(folder) if (folder / SWEEP).is_file() else []
+    return next((run for run in runs if run.path == path), None)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ def settings(output: Path, *, steps: int, **keys: Any) -> dict[str, Any]:
         "steps": steps,
         "device": "cpu",
         "threads": 1,
+        "task": {"use": "arithmetic", "size": 32},  # to draw and to render 2,048 takes longer than the run
         "rollout": {"prompts_per_step": 3, "rollouts_per_prompt": 4, "max_new_tokens": 8, **keys.pop("rollout", {})},
         "select": "all",
         "verify": {"workers": 0},

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 import winnow
+from forked import fork_supervisors
 from logged_groups import read_rollouts
 from refusals import refused
 from winnow.state.logbook import read_metrics
 
 
-def test_programs_train(smallest, tmp_path):
+def test_programs_train(smallest, tmp_path, monkeypatch):
     """Every other rollout is a right program: half of each group passes, the tests decide, and updates are taken."""
+    fork_supervisors(monkeypatch)
     (tmp_path / "writer.py").write_text(
         "def writer(prompt, index):\n    return prompt.meta['solution'] if index % 2 else 'print(input())'\n"
     )

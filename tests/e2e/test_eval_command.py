@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import winnow
+from chat_templates import render_here
 from refusals import check_refusal, refusal_of
 from winnow.commands import app
 from winnow.rewards.math_equivalence import algebra
@@ -33,6 +34,12 @@ def wrong(prompt, index):
 """
 SIX = {"gsm8k": 1319, "math500": 500, "minerva_math": 272, "olympiad_bench": 675, "aime24": 30, "amc23": 40}
 QUICK = ("--set=device=cpu", "--set=threads=1", "--set=verify.workers=1", "--set=prompt.max_prompt_tokens=100000")
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    """Chat templates are rendered here: a fork of this process for each of many commands takes longer than they do."""
+    render_here(monkeypatch)
 
 
 @pytest.fixture
@@ -176,7 +183,8 @@ def test_a_run_is_evaluated_on_further_tasks(tmp_path):
     winnow.train(
         task={"use": "jsonl", **own}, threads=1, device="cpu", select="all", steps=1,
         rollout={"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 16},
-        evaluate={"problems": 2, "rollouts_per_prompt": 1, "tasks": [further, "arithmetic"]}, verify={"workers": 0},
+        evaluate={"problems": 2, "rollouts_per_prompt": 1, "tasks": [further, {"use": "arithmetic", "size": 8}]},
+        verify={"workers": 0},
         reward=lambda prompt, rollout: {"right": 0.0, "seconds": 1000.0},
         output=str(tmp_path / "run"), progress=False, watch=events.append,
     )  # fmt: skip

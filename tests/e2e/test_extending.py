@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import forked
+from chat_templates import render_here
 from winnow.commands import app
 from winnow.families import FAMILIES, Traits
 from winnow.registry import resolve
@@ -53,8 +54,10 @@ def test_one_file_trains_as_a_script(folder):
     assert re.findall(r"tracked (\d) 0\.\d+", done.stdout) == ["0"]
 
 
-def test_a_configuration_names_the_same_functions_by_the_file(folder):
-    here = ("threads=1", "device=cpu", "verify.workers=0")  # a worker would import torch, as the file does
+def test_a_configuration_names_the_same_functions_by_the_file(folder, monkeypatch):
+    render_here(monkeypatch)
+    here = ("threads=1", "device=cpu", "task.size=64")
+    here += ("verify.workers=0",)  # a worker would import torch, as the file does
     result = CliRunner().invoke(app, ["train", "mine.toml", *(part for key in here for part in ("--set", key))])
     assert result.exit_code == 0, (result.output, result.exception)
     config = json.loads((folder / "runs" / "by-file" / "manifest.json").read_text())["config"]

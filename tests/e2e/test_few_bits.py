@@ -63,4 +63,4 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, dtype, engine):
     assert len(measured.sampled) == 1
 
 
-EVALUATED = {"task": {"use": "arithmetic"}, "reward": "r1_zero", "device": "cpu", "threads": 1}
+EVALUATED = {"task": {"use": "arithmetic", "size": 8}, "reward": "r1_zero", "device": "cpu", "threads": 1}

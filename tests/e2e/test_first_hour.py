@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from chat_templates import render_here
+from forked import fork_supervisors
 from published_models import NAMES, make
 from winnow.commands import app
 from winnow.engines.base import EngineContext
@@ -58,6 +60,8 @@ class Shell:
     def __init__(self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(folder)
         monkeypatch.setattr("winnow.models.products.SECONDS", 0.0)  # `check` times products for half a second
+        fork_supervisors(monkeypatch)
+        render_here(monkeypatch)
         for made in ("model", "data"):
             (folder / made).mkdir()
         self.model = make(name, folder / "model")

@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 import winnow
+from chat_templates import render_here
 from winnow import testing
 from winnow.commands import app
 from winnow.commands.list import keys
@@ -38,11 +39,20 @@ NAMED = re.findall(r"`(winnow [a-z][^`]*)`", README)
 SMALL = (
     "threads=1", "device=cpu", "rollout.prompts_per_step=4", "rollout.rollouts_per_prompt=4", "evaluate.problems=4",
     "evaluate.rollouts_per_prompt=2", "select.keep_per_prompt=2", "task.size=64",
-    "verify.workers=0",
+    "verify.workers=0", "evaluate.greedy=false",
 )  # fmt: skip
 
 
-SMALLER = 'steps=1, rollout={"prompts_per_step": 4}, evaluate={"problems": 8, "rollouts_per_prompt": 2}'
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    """Chat templates are rendered here, and not in a fork of this process for each of many commands."""
+    render_here(monkeypatch)
+
+
+SMALLER = (
+    'steps=1, task={"use": "arithmetic", "size": 64}, rollout={"prompts_per_step": 4}, '
+    'evaluate={"problems": 8, "rollouts_per_prompt": 2, "greedy": False}'
+)
 
 
 def smaller(code):
@@ -92,7 +102,11 @@ LESS = {  # of its work, by command
 
 
 def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
-    """In order, on the demo's configuration made small: 2 steps for 60, 3 for 90, and 8 problems for 128."""
+    """In order, on the demo's configuration made small: 2 steps for 60, 3 for 90, and 8 problems for 128.
+
+    What `winnow init` says of sizes, after a plan that takes seconds, has a test in tests/unit/commands/init.
+    """
+    monkeypatch.setattr("winnow.commands.init.sizes", lambda project: ())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
     done = []

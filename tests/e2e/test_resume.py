@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from forked import python, winnow
+from forked import fork_supervisors, python, winnow
 from winnow.commands import app
 from winnow.config import dump
 from winnow.config_file import validate
@@ -73,7 +73,8 @@ LLAMA = pytest.param("llama", ("update",), marks=pytest.mark.slow)  # kills know
 
 
 @pytest.mark.parametrize(("arch", "moments"), [("qwen2", ("update",)), OTHERS, LLAMA])
-def test_a_killed_run_resumes_to_the_same_bits(arch, moments, smallest, tmp_path):
+def test_a_killed_run_resumes_to_the_same_bits(arch, moments, smallest, tmp_path, monkeypatch):
+    fork_supervisors(monkeypatch)  # of the run that is not killed
     config = smallest(
         arch,
         steps=6,

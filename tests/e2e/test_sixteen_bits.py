@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import winnow
+from chat_templates import render_here
 from refusals import refused
 from winnow.config_file import validate
 from winnow.errors import ConfigError, RunFolderError
@@ -96,6 +97,7 @@ def test_an_evaluation_is_of_the_policy_and_not_of_a_rounded_copy(settings, tmp_
     """Before the first update it is that of a run without a copy. Where there is no room, it is of the copy; each row
     of the log has the bits of what was sampled on.
     """
+    render_here(monkeypatch)
     found = {}
     for name, options, room in (("own", {}, True), ("exact", ROUNDED, True), ("copy", ROUNDED, False)):
         monkeypatch.setattr("winnow.training.build.plan_devices", with_room(room=room))

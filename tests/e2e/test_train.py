@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import winnow
+from forked import fork_supervisors
 from logged_groups import read_rollouts
 from winnow.config_file import validate
 from winnow.core.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
@@ -172,7 +173,8 @@ def test_rewards_are_logged_over_every_rollout(plain):
         assert abs(everything.mean() - kept.mean()) > 1e-6, "the test needs a step where the two differ"
 
 
-def test_failed_verdicts_are_never_kept_and_never_in_a_baseline(smallest, tmp_path):
+def test_failed_verdicts_are_never_kept_and_never_in_a_baseline(smallest, tmp_path, monkeypatch):
+    fork_supervisors(monkeypatch)
     (tmp_path / "flaky.py").write_text(
         "def flaky(prompt, rollout):\n"
         "    if rollout.index == 1:\n        raise RuntimeError('no verdict')\n"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import winnow
+from forked import fork_supervisors
 from logged_groups import read_rollouts
 from winnow.commands.show import Choice, format_rollouts
 from winnow.core.critic import describe_values
@@ -17,8 +18,9 @@ from winnow.state.logbook import read_metrics
 
 
 @pytest.fixture
-def told(smallest):
+def told(smallest, monkeypatch):
     """(the run, its notices): PODS on PPO, in whose first two of three steps the policy is held."""
+    fork_supervisors(monkeypatch)
     events = []
     critic = {"pretraining_steps": 2, "optimizer": {"learning_rate": 1e-2}}
     run = winnow.train(**smallest(steps=3, advantage="gae", critic=critic, verify={"workers": 1}), watch=events.append)

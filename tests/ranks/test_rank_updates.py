@@ -82,7 +82,7 @@ def computed_alone(model_folder) -> Any:
 
 
 def arguments(settings: dict[str, Any], model_folder: Any, learner: str) -> tuple[Any, ...]:
-    update = {"tokens_per_micro_batch": 128, **settings["more"].get("update", {})}
+    update = {"tokens_per_micro_batch": 256, **settings["more"].get("update", {})}
     config = {
         "loss": {"use": "clip"},
         **settings["more"],

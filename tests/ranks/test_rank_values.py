@@ -33,7 +33,7 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize(("form", "learner", "counts"), cases())
 def test_ranks_compute_what_one_computes(form, learner, counts, several: Group, model_folder) -> None:
     model = {"path": str(model_folder("qwen2")), **FORMS[form].get("model", {})}
-    update = {"tokens_per_micro_batch": 128}
+    update = {"tokens_per_micro_batch": 256}
     config = {**FORMS[form], "model": model, "update": update, "ranks": {"learner": learner}}
     one: Valued = ranked.alone(CASE, config, counts)
     each: list[Valued] = several.run(CASE, config, counts)

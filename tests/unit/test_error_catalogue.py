@@ -100,7 +100,7 @@ def no_effect(place: Place) -> None:
 
 
 def not_installed(place: Place) -> None:
-    place.patch.setattr(algebra, "is_installed", lambda package: False)
+    place.patch.setattr("winnow.installed.is_installed", lambda package: False)
     algebra.require()
 
 

@@ -64,6 +64,8 @@ def test_dotted_keys_are_hidden_below_members_alone() -> None:
     keys = {"model.path": "a", "reward.api_key": "1", "select": {"use": "a", "secret": "2"}}
     hidden = {"model.path": "a", "reward.api_key": HIDDEN, "select": {"use": "a", "secret": HIDDEN}}
     assert hide_dotted_secrets(keys) == hidden
+    table = hide_dotted_secrets({"reward.service": {"password": "3", "url": "u"}})
+    assert table == {"reward.service": {"password": HIDDEN, "url": "u"}}
 
 
 def shares(groups: list[float], *, parts: AtLeastOne = 2, scale: AboveZeroToOne | None = None) -> list[float]:

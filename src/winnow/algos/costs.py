@@ -8,7 +8,7 @@ file and the published curves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -150,19 +150,12 @@ class PredictedSeconds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StepClock:
-    """The curves of `costs`, each times a factor, and the seconds of the rest of a step."""
+    """The seconds of steps by `costs`, with each curve times a factor."""
 
     costs: StepCosts
     lasting: FloatArray  # [T] the share of rollouts longer than t tokens
     sampling_factor: float = 1.0
     update_factor: float = 1.0
-    per_rollout: float = 0.0  # seconds of verification and selection per sampled rollout
-    per_step: float = 0.0  # other seconds
-
-    @classmethod
-    def of(cls, costs: StepCosts, lasting: FloatArray) -> StepClock:
-        """Curves and rest as `costs` has them."""
-        return cls(costs, lasting, per_rollout=costs.seconds_per_rollout, per_step=costs.seconds_per_step)
 
     def seconds(self, works: Sequence[StepWork], *, at_once: Numbers) -> list[PredictedSeconds]:
         """Seconds of steps whose engine samples at most `at_once` rollouts concurrently, a number or one per step."""
@@ -170,7 +163,7 @@ class StepClock:
         columns = (
             self.sampling_factor * sampling,
             self.update_factor * update,
-            self.per_rollout * rollouts + self.per_step,
+            self.costs.seconds_per_rollout * rollouts + self.costs.seconds_per_step,
         )
         return [PredictedSeconds(*row) for row in np.stack(columns, axis=1).tolist()]
 
@@ -189,13 +182,12 @@ class StepClock:
         if sampling <= 0 or update <= 0:
             return None
         spent = {name: seconds.get(name, 0.0) for name in (*SAMPLED, *TRAINED, *JUDGED, *ONCE)}
+        each, once = sum(spent[name] for name in JUDGED) / rollouts, sum(spent[name] for name in ONCE)
         return StepClock(
-            self.costs,
+            replace(self.costs, seconds_per_rollout=each, seconds_per_step=once),
             self.lasting,
             sampling_factor=sum(spent[name] for name in SAMPLED) / sampling,
             update_factor=sum(spent[name] for name in TRAINED) / update,
-            per_rollout=sum(spent[name] for name in JUDGED) / rollouts,
-            per_step=sum(spent[name] for name in ONCE),
         )
 
     def _read(self, works: Sequence[StepWork], at_once: Numbers) -> tuple[FloatArray, FloatArray, FloatArray]:

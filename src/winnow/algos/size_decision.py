@@ -16,10 +16,11 @@ All other keys of a row are results, or for readers. JSON keeps every bit of a f
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,9 @@ Row = dict[str, Any]
 
 def run_of(bounds: SizeBounds, rule: Rule, costs: StepCosts | None, **numbers: Any) -> Row:
     """The part of a row that stays in a run. `numbers` are epochs, updates, trains_all, decay and at_once."""
-    given = None
-    if costs is not None:
-        curves = {name: _curve_row(getattr(costs, name)) for name in ("sampling", "update")}
-        given = {**{of.name: getattr(costs, of.name) for of in fields(costs)}, **curves}
+    given = None if costs is None else json.loads(json.dumps(asdict(costs), default=lambda array: array.tolist()))
     law = {"law": "fixed", "noise": asdict(NOISE)}  # as the learning rate stays
     return {"bounds": asdict(bounds), "rule": asdict(rule), **law, **numbers, "costs": given}
-
-
-def _curve_row(curve: CostCurve) -> Row:
-    points = {"rollouts": curve.rollouts.tolist(), "seconds": curve.seconds.tolist()}
-    return {**points, "tokens_per_rollout": curve.tokens_per_rollout, "mixed_lengths": curve.mixed_lengths}
 
 
 def _curve(row: Row) -> CostCurve:
@@ -167,7 +160,7 @@ class _Basis:
 
     def compare(self, settings: Sequence[Setting], statistics: StepStatistics) -> list[ComparedSizes]:
         factors = SUPPOSED if self.updates < FEWEST else MEASURED
-        clock = StepClock.of(self.costs, statistics.lasting)
+        clock = StepClock(self.costs, statistics.lasting)
         return compare(self.model, settings, statistics, clock, at_once=self.run["at_once"], factors=factors)
 
     def error(self, one: ComparedSizes) -> float:

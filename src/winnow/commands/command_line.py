@@ -78,12 +78,13 @@ def print_text(
 
     Raises DataError if the text cannot be written, for example on a full disk.
     """
-    try:
-        typer.echo(paint(sanitize(text)), err=err, nl=newline, color=False if "NO_COLOR" in os.environ else None)
+    stream, name = (sys.stderr, "error") if err else (sys.stdout, "output")
+    color = False if "NO_COLOR" in os.environ else None
+    try:  # typer's own choice of a stream would write UTF-8 where the encoding is ASCII
+        typer.echo(paint(sanitize(text)), file=stream, err=err, nl=newline, color=color)
     except BrokenPipeError:  # the reader closed the pipe: the command exits without a message
         raise
     except OSError as error:
-        stream, name = (sys.stderr, "error") if err else (sys.stdout, "output")
         silence(stream)  # else Python writes its buffer once more at exit, and fails again
         raise DataError(
             f"cannot write to standard {name}: {error.strerror}",

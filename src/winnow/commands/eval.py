@@ -12,17 +12,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.text import Text
 
 from winnow.commands.command_line import Sets, interruptible, print_text
 from winnow.errors import ConfigError
 from winnow.evaluation.progress import EvaluationProgress
 from winnow.recipes import find_config
-from winnow.view.screen import console_on, is_screen, silence
-from winnow.view.text import format_count, format_duration, one_line
-
-EVERY = 0.2  # seconds between two updates of the live line
-QUIET = 10.0  # seconds without a line, after which one is printed; without a live line
+from winnow.view.screen import console_on, is_screen
 
 
 def evaluate(
@@ -144,77 +139,16 @@ def named_options(options: Mapping[str, tuple[str, Any]], sets: Sequence[str]) -
         raise error.within(option) from error
 
 
-class ProgressDisplay(EvaluationProgress):
-    """Counts rollouts and prints the progress."""
-
-    def __init__(self, console: Console, live: Live | None, clock: Callable[[], float]) -> None:
-        self._console, self._live, self._clock = console, live, clock
-        self._total = self._done = self._skipped = self._tokens = 0
-        self._began = self._drawn = clock()
-        self._task = ""
-
-    def loading(self, model: str) -> None:
-        self._print(f"loading {model}")
-
-    def begin(self, rollouts: int) -> None:
-        self._total = rollouts
-
-    def resumed(self, task: str, rollouts: int) -> None:
-        self._done, self._skipped = self._done + rollouts, self._skipped + rollouts
-        if rollouts:
-            self._print(f"{task}: {rollouts:,} rollouts were done before")
-
-    def start_task(self, task: str) -> None:
-        """Set the task that is sampled from now on. The clock starts at the first call, after the model is loaded."""
-        self._began = self._clock() if not self._task else self._began
-        self._task = task
-
-    def rollout(self, tokens: int) -> None:
-        self._done, self._tokens = self._done + 1, self._tokens + tokens
-        now = self._clock()
-        if now - self._drawn <= (EVERY if self._live is not None else QUIET):
-            return
-        self._drawn = now
-        if self._live is not None:
-            self._show(self._live.update, Text(self.line(), no_wrap=True, overflow="ellipsis"), refresh=True)
-        else:
-            self._print(self.line())
-
-    def part(self, problems: int, of: int) -> None:
-        """Print how many problems of the task are done, unless there is a live line."""
-        if self._live is None:
-            self._drawn = self._clock()
-            self._print(f"{problems:,} of {of:,} problems; {self.line()}")
-
-    def line(self) -> str:
-        """The progress in one line: the task, rollouts, tokens per second and the time that is left."""
-        seconds, sampled = self._clock() - self._began, self._done - self._skipped
-        pace = f"  {format_count(self._tokens / seconds)} tok/s" if seconds > 0 and self._tokens else ""
-        left = seconds / sampled * (self._total - self._done) if sampled else None
-        ends = "" if left is None else f"  {format_duration(left)} left"
-        return one_line(f"{self._task}  {self._done:,}/{self._total:,} rollouts{pace}{ends}")
-
-    def _print(self, text: str) -> None:
-        self._show(self._console.print, one_line(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
-
-    def _show(self, write: Callable[..., object], *what: Any, **how: Any) -> None:
-        """Write to the console. If that is not possible any more, only the display ends."""
-        try:
-            write(*what, **how)
-        except OSError:  # the reader closed the pipe, the terminal is closed, or the disk is full
-            silence(self._console.file)
-
-
 @contextmanager
 def evaluation_progress(
     console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
-) -> Iterator[ProgressDisplay]:
+) -> Iterator[EvaluationProgress]:
     """Show the progress of an evaluation during the block, by default on standard error: standard output has only the
     results.
     """
     console = console or console_on(sys.stderr)
     if not is_screen(console):
-        yield ProgressDisplay(console, None, clock)
+        yield EvaluationProgress(console, None, clock)
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:  # no thread: workers are forked from here
-        yield ProgressDisplay(console, live, clock)
+        yield EvaluationProgress(console, live, clock)

@@ -8,7 +8,6 @@ import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -62,14 +61,14 @@ def init(
     recipe: Annotated[str, typer.Option(help="The recipe to start from: winnow list recipes.")] = "arithmetic",
 ) -> None:
     """Make a folder with a configuration that explains its keys, and with a reward function. Both train as they are."""
-    project = write_project(folder, recipe)
-    print_text(f"written    {project.config}, {project.reward}")
-    print_text(f"train it:  {project.command}")
-    for line in sizes(project):
+    config = write_project(folder, recipe)
+    print_text(f"written    {config}, {folder / REWARD}")
+    print_text(f"train it:  {shlex.join(['winnow', 'train', str(config)])}")
+    for line in sizes(config):
         print_text(line)
 
 
-def sizes(project: Project) -> Iterator[str]:
+def sizes(config: Path) -> Iterator[str]:
     """What a plan before any run says about the sizes of a step, and the command with the whole plan. The command alone
     for a configuration that no plan is made for, and without its model or data.
     """
@@ -80,7 +79,7 @@ def sizes(project: Project) -> Iterator[str]:
     from winnow.training.size_fits import Fits, PlanRequest
 
     try:
-        members = resolve_file(project.config)
+        members = resolve_file(config)
         prior = Prior(PASS_RATE, max(1.0, members.config.rollout.max_new_tokens / 2))
         plan = FirstPlan(Fits(members, None), PlanRequest(), prior, None, DRAWS)
         best, now = plan.best, plan.model.current
@@ -92,24 +91,11 @@ def sizes(project: Project) -> Iterator[str]:
         if best != now and ratio >= WORTH:
             yield f"a plan before any run supposes {ratio:.2f} times the progress per operation with {best}:"
             yield " ".join(["   ", *(f"--set {shlex.quote(option)}" for option in options_of(best))])
-    yield f"plan it:   {shlex.join(['winnow', 'plan', str(project.config)])}"
+    yield f"plan it:   {shlex.join(['winnow', 'plan', str(config)])}"
 
 
-@dataclass(frozen=True)
-class Project:
-    """A folder that was written."""
-
-    config: Path
-    reward: Path
-
-    @property
-    def command(self) -> str:
-        """The command that trains it."""
-        return shlex.join(["winnow", "train", str(self.config)])
-
-
-def write_project(folder: Path, recipe: str = DEFAULT) -> Project:
-    """Make `folder` with a configuration and a reward. Relative to the folder, the configuration names the reward.
+def write_project(folder: Path, recipe: str = DEFAULT) -> Path:
+    """Make `folder` with a configuration, whose path is returned, and a reward, which it names relative to the folder.
 
     The configuration is the text of the recipe, with the meaning of each key above it, and with the folder's own reward
     and output. Raises ConfigError for an unknown recipe, or name, and for a recipe with an environment in place of a
@@ -126,8 +112,7 @@ def write_project(folder: Path, recipe: str = DEFAULT) -> Project:
             remedy="choose another name",
             code="config.value",
         )
-    project = Project(folder / CONFIG, folder / REWARD)
-    text = paths[recipe].read_text(encoding="utf-8")
+    path, text = folder / CONFIG, paths[recipe].read_text(encoding="utf-8")
     if "environment" in tomllib.loads(text):
         raise ConfigError(
             f"the recipe {recipe!r} has an environment, and a project starts from a recipe with a reward",
@@ -135,18 +120,18 @@ def write_project(folder: Path, recipe: str = DEFAULT) -> Project:
             key="recipe",
             code="config.combination",
         )
-    config = "\n".join([*_opening(project, recipe), *_explained(text, project, recipe), ""])
-    write_output_folder(folder, {CONFIG: config.encode(), REWARD: _reward_text(project, text).encode()})
-    return project
+    config = "\n".join([*_opening(path, recipe), *_explained(text, path, recipe), ""])
+    write_output_folder(folder, {CONFIG: config.encode(), REWARD: _reward_text(folder, text).encode()})
+    return path
 
 
-def _opening(project: Project, recipe: str) -> Iterator[str]:
+def _opening(path: Path, recipe: str) -> Iterator[str]:
     yield f"# Made by winnow init from the recipe {recipe}. Every key, with its default: winnow list keys"
-    yield f"#     {project.command}"
+    yield f"#     {shlex.join(['winnow', 'train', str(path)])}"
     yield "#"
 
 
-def _explained(text: str, project: Project, recipe: str) -> Iterator[str]:
+def _explained(text: str, path: Path, recipe: str) -> Iterator[str]:
     """The lines of a recipe, with comments above the keys, and with the project's output and reward."""
     meanings = {key.name: key.meaning for key in keys()}
     own = tomllib.loads(text)["reward"]["use"] == OWN_FORM
@@ -156,7 +141,7 @@ def _explained(text: str, project: Project, recipe: str) -> Iterator[str]:
             table, member = header[2], ""
         assignment = _ASSIGNMENT.match(line)
         if assignment is None:
-            yield line if header else _renamed(line, project, recipe)
+            yield line if header else _renamed(line, path, recipe)
             continue
         if opening:
             yield ""
@@ -170,7 +155,7 @@ def _explained(text: str, project: Project, recipe: str) -> Iterator[str]:
                 yield f'use = "{REWARD}:reward"'
         elif not table and key == "output":
             yield from _comment(meanings["output"])
-            yield f"output = {json.dumps(f'runs/{project.config.parent.name}', ensure_ascii=False)}"
+            yield f"output = {json.dumps(f'runs/{path.parent.name}', ensure_ascii=False)}"
         else:
             member = json.loads(value.partition(" #")[0]) if key == "use" else member
             yield from _comment(_meaning(table, key, member, meanings))
@@ -192,18 +177,18 @@ def _meaning(table: str, key: str, member: str, meanings: dict[str, str]) -> str
     return f"An option of {member} (winnow list {family.plural})."
 
 
-def _renamed(line: str, project: Project, recipe: str) -> str:
+def _renamed(line: str, path: Path, recipe: str) -> str:
     """A comment of the recipe, with this configuration in its commands."""
-    path = shlex.quote(str(project.config))
-    return re.sub(rf"(winnow (?:train|check)) {recipe}\b", lambda found: f"{found[1]} {path}", line)
+    quoted = shlex.quote(str(path))
+    return re.sub(rf"(winnow (?:train|check)) {recipe}\b", lambda found: f"{found[1]} {quoted}", line)
 
 
 def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
-def _reward_text(project: Project, recipe: str) -> str:
+def _reward_text(folder: Path, recipe: str) -> str:
     """The text of the reward's file. The registered name contains the folder's, as a name is registered once."""
-    name = re.sub(r"\W", "_", project.reward.parent.name)
+    name = re.sub(r"\W", "_", folder.name)
     task = tomllib.loads(recipe)["task"]["use"]
     return _REWARD_TEXT.format(config=CONFIG, reward=REWARD, task=task, name=f"{name}_reward")

@@ -18,7 +18,7 @@ def plot(
     summary_only: Annotated[bool, typer.Option("--summary-only", help="Print the text without drawing.")] = False,
 ) -> None:
     """Draw a run in panels (accuracy, reward, length, loss, use of the budget), and print a summary."""
-    from winnow.run_view.configuration import changes_in, evaluations, heading
+    from winnow.run_view.configuration import evaluations, heading
     from winnow.run_view.summary import summary
     from winnow.state.disk import check_new, check_replaced
     from winnow.state.logbook import read_metrics
@@ -30,7 +30,7 @@ def plot(
     rows, folder = read_metrics(run), run if run.is_dir() else run.parent
     note_cut_row(run)
     manifest = manifest_of(folder)
-    evaluated = evaluations(manifest.config, changes_in(manifest.data))
+    evaluated = evaluations(manifest.data)
     print_text(summary(rows, manifest.config, evaluated))
     if not summary_only:
         from winnow.run_view.plot import draw

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
-from torch import Tensor
 
 from winnow import ranks
 from winnow.algos.gae import (
@@ -22,14 +20,14 @@ from winnow.algos.gae import (
     values_of,
     with_kl,
 )
-from winnow.algos.objective import Value, ValueLoss
+from winnow.algos.objective import ValueLoss
 from winnow.config import CriticSection, TrainedCritic
 from winnow.core.batches import make_batches
 from winnow.core.members import Members
 from winnow.core.run import Run
-from winnow.core.tally import Mean, merged, of_value_loss, read_together
+from winnow.core.tally import UpdateTally, merged, of_value_loss
 from winnow.errors import UpdateError
-from winnow.records import BoolArray, FloatArray, Group, Metrics, PerSequence, TrainingSequence, UpdateResult, joined
+from winnow.records import BoolArray, FloatArray, Group, Metrics, PerSequence, TrainingSequence, joined
 from winnow.state.history import History
 
 
@@ -92,25 +90,8 @@ def is_pretraining(critic: CriticSection | None, step: int) -> bool:
     return isinstance(critic, TrainedCritic) and step < critic.pretraining_steps
 
 
-@dataclass
-class CriticTally:
+class CriticTally(UpdateTally):
     """The measurements of this rank's share. `metrics` combines all ranks, and is empty where there was no update."""
-
-    seen: dict[str, Mean] = field(default_factory=dict)
-    unread: list[dict[str, Tensor]] = field(default_factory=list)  # of the current update, still on the device
-    results: list[UpdateResult] = field(default_factory=list)
-
-    def add(self, value: Value) -> None:
-        """Add one micro-batch of the current update."""
-        self.unread.append({name: numbers.detach() for name, numbers in value.diagnostics.items()})
-
-    def close(self, result: UpdateResult) -> None:
-        """Add the result of the update that the added micro-batches belong to, and read their measurements."""
-        named = [(name, numbers) for unread in self.unread for name, numbers in unread.items()]
-        for (name, _), numbers in zip(named, read_together([numbers for _, numbers in named]), strict=True):
-            self.seen.setdefault(name, Mean()).add(numbers)
-        self.unread.clear()
-        self.results.append(result)
 
     def metrics(self) -> Metrics:
         if not self.results:
@@ -120,7 +101,7 @@ class CriticTally:
             "critic/updates": float(len(taken)),
             "critic/skipped_updates": float(len(self.results) - len(taken)),
             "critic/learning_rate": self.results[-1].learning_rate,
-            **of_value_loss(merged(ranks.gather_from_all(self.seen, what="metrics"))),
+            **of_value_loss(merged(ranks.gather_from_all(self.diagnostics, what="metrics"))),
         }
         return metrics | ({"critic/grad_norm": float(np.mean([r.grad_norm for r in taken]))} if taken else {})
 
@@ -148,7 +129,7 @@ def train_critic(run: Run, history: History, groups: Sequence[Group], step: int,
         for mb in run.critic.micro_batches(batch):
             value = loss.separate_objective(run.critic.forward(mb), mb)
             run.critic.backward(value.total)
-            tally.add(value)
+            tally.measure(value)
         tally.close(run.critic.step() if batch.sequences else run.critic.skip())
     return tally
 

@@ -36,27 +36,22 @@ class Boundary:
 
     step: int
     taken: int  # updates of this process so far: as long as this number holds, so do the tensors
-    learner: Mapping[str, Any]
-    critic: Mapping[str, Any]  # of a separate value model; else empty
     history: History
-    verifiers: Mapping[str, Any]
-    clock: Mapping[str, Any]
-    sizes: Mapping[str, Any]  # of a run that chooses them; else empty
     pending: PendingGroups | None  # the rollouts of the next step, with rollout.ahead
+    state: Mapping[str, Any]  # of the other parts of the run, as a checkpoint has it
 
     @classmethod
     def of(cls, run: Run, progress: Progress, step: int) -> Self:
-        return cls(
-            step=step,
-            taken=run.taken,
-            learner=run.learner.counts(),
-            critic=run.critic.counts() if run.critic else {},
-            history=progress.history.snapshot(),
-            verifiers=run.verifiers.state_dict(),
-            clock=progress.clock.state_dict(),
-            sizes=progress.sizes.state_dict() if progress.sizes else {},
-            pending=progress.ahead.pending,
-        )
+        clock = progress.clock.state_dict()
+        state = {
+            "optimizer": run.learner.counts(),
+            **({"critic": run.critic.counts()} if run.critic else {}),
+            "history": {},  # the place of `history` in the file
+            "verifiers": run.verifiers.state_dict(),
+            **({"clock": clock} if clock else {}),
+            **({"sizes": progress.sizes.state_dict()} if progress.sizes else {}),
+        }
+        return cls(step, run.taken, progress.history.snapshot(), progress.ahead.pending, state)
 
 
 def untouched(run: Run, before: Boundary) -> bool:
@@ -148,15 +143,8 @@ def _prepared(run: Run, progress: Progress, at: Boundary, keep: int = 0) -> Call
     progress.saving.wait()
     # The logs first: a checkpoint on the disk relies on the rows before it
     logs = ranks.from_writer(lambda: run.logbook.sync(at.step), doing="syncing the logs")
-    state = {
-        "optimizer": at.learner,
-        **({"critic": at.critic} if at.critic else {}),
-        "history": at.history.state_dict(),
-        "verifiers": at.verifiers,
-        **({"clock": at.clock} if at.clock else {}),
-        **({"sizes": at.sizes} if at.sizes else {}),
-        **({"pending": at.pending.state_dict()} if at.pending else {}),
-    }
+    pending = {"pending": at.pending.state_dict()} if at.pending else {}
+    state = {**at.state, "history": at.history.state_dict(), **pending}
     more = {**(run.critic.state() if run.critic else {}), **(at.pending.tensors() if at.pending else {})}
     tensors, shares = {**run.learner.state(), **more}, run.learner.shares(more)
     known = None if progress.saved is None else progress.saved.path

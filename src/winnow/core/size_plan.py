@@ -34,6 +34,10 @@ from winnow.records import Group
 KEPT = 50  # steps and evaluations whose seconds are used
 ARRAYS = ("rewards", "lengths")  # of a step
 BOUNDS = ("prompts_per_step", "rollouts_per_prompt", "keep_per_prompt")  # keys of [plan]
+MEASURES = ("noise", "updates", "expected")  # what a row and a state name alike of what earlier windows have left
+# The sizes before; work and seconds of steps and evaluations; the noise (times NOISE; None: not measured), and the
+# updates that it was measured on; what the last decision expected
+NOTHING: Row = {"earlier": None, "work": [], "noise": None, "updates": 0, "expected": None}
 
 
 def bounds_of(config: Config, *, problems: float = math.inf, ranks: int = 1) -> SizeBounds:
@@ -82,28 +86,20 @@ class RunSizes:
     bounds: SizeBounds
     costs: StepCosts | None = None  # given ones, in place of those that the run measures
     setting: Setting = field(init=False)
-    _before: Setting | None = field(init=False, default=None)  # the sizes of the window before
+    sized: Members = field(init=False)  # the members with the sizes now
     _steps: list[Row] = field(init=False, default_factory=list)  # of the window
-    _measured: list[MeasuredWork] = field(init=False, default_factory=list)  # steps before it, and evaluations
-    _noise: float | None = field(init=False, default=None)  # times NOISE; None: not measured
-    _updates: int = field(init=False, default=0)  # that it was measured on
-    _expected: Row | None = field(init=False, default=None)  # by the last decision
-    _decided: int = field(init=False, default=0)  # the step before which it was made
-    _resized: tuple[Setting, Members] | None = field(init=False, default=None)
+    _left: Row = field(init=False, default_factory=lambda: NOTHING)  # by earlier windows; replaced, never changed
+    _decided: int = field(init=False, default=0)  # the step before which the last decision was made
 
     def __post_init__(self) -> None:
-        self.setting = setting_of(self.config, "plan.use = 'auto'")
+        self._take(setting_of(self.config, "plan.use = 'auto'"))
+
+    def _take(self, setting: Setting) -> None:
+        self.setting, self.sized = setting, resized(self.members, setting)
 
     @property
     def config(self) -> Config:
         return self.members.config
-
-    @property
-    def sized(self) -> Members:
-        """The members with the sizes now."""
-        if self._resized is None or self._resized[0] != self.setting:
-            self._resized = self.setting, resized(self.members, self.setting)
-        return self._resized[1]
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -115,7 +111,7 @@ class RunSizes:
         """Whether to decide before a step: at the end of a window, and earlier as long as the run may jump."""
         if step <= self._decided or not self._steps:
             return False
-        return step % self.config.plan.every == 0 or (self._expected is None and looks(len(self._steps)))
+        return step % self.config.plan.every == 0 or (self._left["expected"] is None and looks(len(self._steps)))
 
     def add(self, step: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         """Add a step that is done."""
@@ -135,21 +131,15 @@ class RunSizes:
         if "eval/weight_bits" in metrics or others or self.costs is not None:
             return
         if tokens > 0 and seconds > 0 and length > 0:
-            self._measured = [*self._measured, MeasuredWork(tokens / length, tokens, 0.0, seconds, 0.0, 0.0)][-KEPT:]
+            work = list(MeasuredWork(tokens / length, tokens, 0.0, seconds, 0.0, 0.0))
+            self._left = {**self._left, "work": [*self._left["work"], work][-KEPT:]}
 
     def decide(self, step: int) -> Row:
         """The decision before a step, as a row. Nothing changes before `apply`."""
         began = time.perf_counter()
-        left = {
-            "earlier": None if self._before is None else asdict(self._before),
-            "work": [list(one) for one in self._measured],
-            "noise": self._noise,
-            "updates": self._updates,
-            "expected": self._expected,
-        }
         row: Row = {
             "window": [self._steps[0]["step"], self._steps[-1]["step"]],
-            "jump": self._expected is None,
+            "jump": self._left["expected"] is None,
             "whole": step % self.config.plan.every == 0,
             "before": asdict(self.setting),
             "spent": {
@@ -158,7 +148,7 @@ class RunSizes:
                 "tokens": _total(self._steps, "budget/tokens_generated"),
             },
             "run": self._run,
-            "evidence": {**evidence_of(self._steps), **left},
+            "evidence": {**evidence_of(self._steps), **self._left},
         }
         row |= decided(row)
         return {**row, "seconds": time.perf_counter() - began}
@@ -186,7 +176,6 @@ class RunSizes:
         self._decided = step
         if decision.get("waits"):
             return None
-        self._measured = [*self._measured, *self._warm_work()][-KEPT:]
         before, after = self.setting, Setting(**decision["chosen"])
         if after != before and not self.bounds.allows(after):
             raise DataError(
@@ -194,10 +183,15 @@ class RunSizes:
                 remedy="put decisions.jsonl back as it was, or remove the row, so that the run decides anew",
                 code="data.malformed",
             )
-        self._before, self.setting = before, after
-        noise = decision.get("noise", {})
-        self._noise, self._updates = noise.get("factor", self._noise), noise.get("updates", self._updates)
-        self._expected = decision.get("expected", None if self._expected is None else {})
+        self._take(after)
+        left, noise = self._left, decision.get("noise", {})
+        self._left = {
+            "earlier": asdict(before),
+            "work": [*left["work"], *self._warm_work()][-KEPT:],
+            "noise": noise.get("factor", left["noise"]),
+            "updates": noise.get("updates", left["updates"]),
+            "expected": decision.get("expected", None if left["expected"] is None else {}),
+        }
         self._steps = []
         if self.setting == before:
             return None
@@ -206,22 +200,20 @@ class RunSizes:
             f"{decision['expected']['gain']:.2f} times the progress per second"
         )
 
-    def _warm_work(self) -> list[MeasuredWork]:
+    def _warm_work(self) -> list[list[float]]:
         """Work and seconds of the window's steps, without the first one of the run, which warms up."""
-        warm = [step for step in self._steps if step["step"] > 0]
-        return measured_work(columns_of(warm), self.config.update.epochs) if warm and self.costs is None else []
+        warm = [step for step in self._steps if step["step"] > 0] if self.costs is None else []
+        return [list(one) for one in measured_work(columns_of(warm), self.config.update.epochs)] if warm else []
 
     def state_dict(self) -> Row:
         """The state of a checkpoint, for JSON."""
         return {
             "start": self._start(),
             "setting": asdict(self.setting),
-            "before": None if self._before is None else asdict(self._before),
+            "before": self._left["earlier"],
             "steps": [{**step, **{name: step[name].tolist() for name in ARRAYS}} for step in self._steps],
-            "measured": [list(one) for one in self._measured],
-            "noise": self._noise,
-            "updates": self._updates,
-            "expected": self._expected,
+            "measured": self._left["work"],
+            **{name: self._left[name] for name in MEASURES},
             "decided": self._decided,
         }
 
@@ -238,13 +230,10 @@ class RunSizes:
         low, high = self.bounds.prompts
         if state["start"] != self._start() or not low <= restored.prompts <= high:
             return
-        self.setting = restored
-        self._before = None if state["before"] is None else Setting(**state["before"])
+        self._take(restored)
         self._steps = [{**step, **{name: np.array(step[name]) for name in ARRAYS}} for step in state["steps"]]
-        self._measured = [MeasuredWork(*of) for of in state["measured"]]
-        self._noise, self._updates, self._expected, self._decided = (
-            state[name] for name in ("noise", "updates", "expected", "decided")
-        )
+        left = {name: state[name] for name in MEASURES}
+        self._left, self._decided = {"earlier": state["before"], "work": state["measured"], **left}, state["decided"]
 
 
 def _total(steps: Sequence[Row], name: str) -> float:

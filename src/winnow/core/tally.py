@@ -5,11 +5,13 @@ Means of per-token numbers arrive in parts: one per micro-batch, and one per ran
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -21,7 +23,9 @@ from winnow.algos.objective import Value
 from winnow.core.mismatch import CorrectionEffect, Mismatch, Parity, as_staleness, gap
 from winnow.core.protocols import MemoryGauge
 from winnow.metrics import VALUE_CLIP, VALUE_LOSS, VALUE_LOSSES
-from winnow.records import FloatArray, IntArray, Metrics, MicroBatch, PolicyOutput, UpdateResult
+from winnow.records import FloatArray, Metrics, MicroBatch, PolicyOutput, UpdateResult
+
+Reading = tuple[Callable[..., None], Sequence[Tensor]]  # a function, and the tensors whose numbers it gets
 
 
 @dataclass
@@ -112,80 +116,68 @@ class Clock:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """The measurements of a micro-batch, which are still on the device."""
+@dataclass(kw_only=True)
+class UpdateTally:
+    """The updates of a model in one step. The measurements of an update stay on the device until it is closed, so that
+    its micro-batches follow each other without a wait.
+    """
 
-    loss: Tensor  # scalar
-    diagnostics: dict[str, Tensor]  # [T] of trained tokens, by name
-    sequence: IntArray  # [T] the place of each token's sequence in the micro-batch
-    gap: Tensor | None = None  # [T] log-probs of the policy minus those of the engine, before the first update
-    advantages: Tensor | None = None  # [T] where there is a gap
-    rank: IntArray | None = None  # [T] the rank whose engine sampled each token; None: rank 0
-    importance: Tensor | None = None  # [T] of a correction
-    acted: Tensor | None = None  # [T] where the correction truncated or masked it
+    unread: list[list[Reading]] = field(default_factory=list)  # of each micro-batch of the current update
+    diagnostics: dict[str, Mean] = field(default_factory=dict)
+    results: list[UpdateResult] = field(default_factory=list)
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Those to read, in the order in which `Tally.close` reads them."""
-        optional = (self.gap, self.advantages, self.importance, self.acted)
-        return [self.loss, *self.diagnostics.values(), *(tensor for tensor in optional if tensor is not None)]
+    def measure(self, value: Value, *more: Reading) -> None:
+        """Add one micro-batch of the current update: its diagnostics, and what else is to be read."""
+        means = ((self.diagnostics.setdefault(name, Mean()), of) for name, of in value.diagnostics.items())
+        self.unread.append([*((mean.add, [of.detach()]) for mean, of in means), *more])
+
+    def close(self, result: UpdateResult) -> None:
+        """Add the result of the update that the added micro-batches belong to, and read their measurements."""
+        readings = [reading for of_one in self.unread for reading in of_one]
+        numbers = iter(read_together([tensor for _, tensors in readings for tensor in tensors]))
+        for use, tensors in readings:
+            use(*itertools.islice(numbers, len(tensors)))
+        self.unread.clear()
+        self.results.append(result)
 
 
 @dataclass
-class Tally:
-    """The measurements of one step's updates, collected by micro-batch. They are those of this rank's share until
-    `metrics` combines all ranks.
-
-    The measurements of an update stay on the device until it is closed, so that its micro-batches follow each other
-    without a wait.
-    """
+class Tally(UpdateTally):
+    """The updates of the policy. The measurements are those of this rank's share until `metrics` combines all ranks."""
 
     parity: Parity
     stale: bool = False  # the rollouts may be older than the policy, so that no comparison is one of equal versions
     loss: float = 0.0  # sum over the updates taken
-    unread: list[Unread] = field(default_factory=list)  # of the current update
+    loss_now: float = 0.0  # sum over the micro-batches of the current update, once they are read
     mismatch: Mismatch = field(default_factory=Mismatch)
     correction: CorrectionEffect = field(default_factory=CorrectionEffect)
     idle: int = 0  # empty micro-batches, which make every rank call the policy equally often
-    diagnostics: dict[str, Mean] = field(default_factory=dict)
-    results: list[UpdateResult] = field(default_factory=list)
 
     def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
         """Add one micro-batch of the current update."""
         self.idle += not mb.trained_tokens
         counts = [sequence.rollout.length for sequence in mb.sequences]
-        first = all(r.skipped for r in self.results)  # before any update: parity needs the weights that sampled
-        self.unread.append(
-            Unread(
-                value.total.detach(),
-                {name: numbers.detach() for name, numbers in value.diagnostics.items()},
-                np.repeat(np.arange(len(counts)), counts),
-                gap(out, mb) if first else None,
-                mb.of_trained(mb.advantages) if first else None,
-                np.repeat([s.rollout.rank for s in mb.sequences], counts) if first and counts else None,
-                value.importance,
-                value.acted,
-            )
-        )
+        sequence = np.repeat(np.arange(len(counts)), counts)  # [T] the place of each token's sequence
+        rank = np.repeat([s.rollout.rank for s in mb.sequences], counts) if counts else None
+
+        def add_loss(loss: FloatArray) -> None:
+            self.loss_now += float(loss[0])
+
+        def compare(difference: FloatArray, advantages: FloatArray) -> None:
+            self.parity.add(difference, rank)
+            self.mismatch.add(sequence, difference, advantages)
+
+        more: list[Reading] = [(add_loss, [value.total.detach()])]
+        if all(r.skipped for r in self.results):  # before any update: parity needs the weights that sampled
+            more.append((compare, [gap(out, mb), mb.of_trained(mb.advantages)]))
+        if value.importance is not None and value.acted is not None:
+            more.append((partial(self.correction.add, sequence), [value.importance, value.acted]))
+        self.measure(value, *more)
 
     def close(self, result: UpdateResult) -> None:
-        """Add the result of the update that the added micro-batches belong to, and read their measurements."""
-        numbers = iter(read_together([tensor for unread in self.unread for tensor in unread.tensors]))
-        loss = 0.0
-        for unread in self.unread:
-            loss += float(next(numbers)[0])
-            for name in unread.diagnostics:
-                self.diagnostics.setdefault(name, Mean()).add(next(numbers))
-            if unread.gap is not None:
-                difference = next(numbers)
-                self.parity.add(difference, unread.rank)
-                self.mismatch.add(unread.sequence, difference, next(numbers))
-            if unread.importance is not None:
-                self.correction.add(unread.sequence, next(numbers), next(numbers))
-        self.unread.clear()
-        self.results.append(result)
-        self.loss += 0.0 if result.skipped else loss
+        super().close(result)
+        self.loss += 0.0 if result.skipped else self.loss_now
+        self.loss_now = 0.0
 
     def metrics(self) -> Metrics:
         self._merge(ranks.gather_from_all(self, what="metrics"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -122,14 +122,10 @@ class MadeOnRead(WeightsOnRead):
     """Weights by name, each made, or gathered from all ranks, when it is read; reading the names makes none."""
 
     def __init__(self, make: Mapping[str, Callable[[], Tensor]]) -> None:
-        self._make = make
+        self._make, self.names = make, make.keys()
 
     def __getitem__(self, name: str) -> Tensor:
         return self._make[name]()
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._make.keys()
 
 
 def served_weights(model: Any, weights: Mapping[str, Tensor]) -> MadeOnRead:

@@ -17,7 +17,7 @@ import numpy as np
 
 from winnow.algos.intervals import Interval, PairedTest, of_difference, paired_test
 from winnow.core.evaluation import Category, judged_row
-from winnow.evaluation.folder import Row, differing_keys, group_by_problem
+from winnow.evaluation.folder import Row, TaskRows, differing_keys, group_by_problem
 from winnow.view.text import common_prefix
 
 ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a frame never ends within a word
@@ -127,27 +127,30 @@ class Comparison:
         return fields
 
 
-def compare_models(
-    task: str, model: Sequence[Row], other: Sequence[Row], *, models: Models, seed: int
-) -> tuple[list[Comparison], list[str]]:
-    """One comparison of the sampled answers and one of the greedy answers, if both models have them; and notes on what
-    cannot be compared. `seed` is the seed of the test's permutations.
+def compare_tasks(tasks: Sequence[TaskRows], others: Sequence[TaskRows]) -> tuple[list[Comparison], list[str]]:
+    """For each task, one comparison of the sampled answers and one of the greedy answers, if both models have them; and
+    notes on what cannot be compared. The seed of the test's permutations is that of the first model.
     """
-    comparisons, notes = list[Comparison](), list[str]()
-    frame = Frame.of([row["prompt"] for row in model])
-    for mode in MODES:
-        mine, theirs = group_by_problem(model, mode), group_by_problem(other, mode)
-        if not mine or not theirs:
+    by_name, comparisons, notes = {other.name: other for other in others}, list[Comparison](), list[str]()
+    for one in tasks:
+        other = by_name.get(one.name)
+        if other is None:
+            notes.append(f"{one.name} was not evaluated with the other model: it is not compared")
             continue
-        scores = {id: _scores(mine[id], theirs[id]) for id in mine if id in theirs}
-        both = {id: pair for id, pair in scores.items() if pair is not None}
-        if both:
-            comparisons.append(_compared(task, models, mode, mine, theirs, both, frame, seed))
-        else:
-            notes.append(f"{task}: the two models have no problem with a verdict of accuracy_{mode} in common")
-    alone = group_by_problem(model, MODES[0]).keys() ^ group_by_problem(other, MODES[0]).keys()
-    if alone:
-        notes.append(f"{task}: {len(alone):,} problems were sampled from one model alone, and are left out")
+        models, frame = Models(other.model, one.model), Frame.of([row["prompt"] for row in one.rows])
+        for mode in MODES:
+            mine, theirs = group_by_problem(one.rows, mode), group_by_problem(other.rows, mode)
+            if not mine or not theirs:
+                continue
+            scores = {id: _scores(mine[id], theirs[id]) for id in mine if id in theirs}
+            both = {id: pair for id, pair in scores.items() if pair is not None}
+            if both:
+                comparisons.append(_compared(one.name, models, mode, mine, theirs, both, frame, one.seed))
+            else:
+                notes.append(f"{one.name}: the two models have no problem with a verdict of accuracy_{mode} in common")
+        alone = group_by_problem(one.rows, MODES[0]).keys() ^ group_by_problem(other.rows, MODES[0]).keys()
+        if alone:
+            notes.append(f"{one.name}: {len(alone):,} problems were sampled from one model alone, and are left out")
     return comparisons, notes
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from winnow.config import dump
-from winnow.config_file import merge, validate
+from winnow.config_file import merge
 from winnow.errors import DataError, WinnowError
-from winnow.evaluation.comparison import Comparison, Models, compare_models, settings_notes
+from winnow.evaluation.comparison import Comparison, compare_tasks, settings_notes
 from winnow.evaluation.folder import (
     AGAINST,
     EvaluationFolder,
-    SavedTask,
+    TaskRows,
     check_free,
     check_resumable,
     damaged_error,
@@ -93,8 +93,8 @@ def run_evaluation(
         folder = _open_folder(stack, into, prepared, resume)
         other_folder = _open_folder(stack, into and into / AGAINST, other_prepared, resume) if other_prepared else None
         results = _evaluate_and_save(prepared, folder, progress)
-        other = _evaluate_and_save(other_prepared, other_folder, progress) if other_prepared else saved
-        comparisons, not_compared = compare_results(results, other) if other else ([], [])
+        other = answers(_evaluate_and_save(other_prepared, other_folder, progress)) if other_prepared else saved
+        comparisons, not_compared = compare_tasks(answers(results), other) if other else ([], [])
         notes = [*(folder.notes if folder else ()), *differences, *not_compared]
         evaluation = EvaluatedTasks(results, comparisons, notes)
         if folder is not None and compare is not None:
@@ -164,31 +164,19 @@ def _as_json_value(value: Any) -> Any:
     return value
 
 
-def compare_results(
-    results: Sequence[EvaluationResult], other: Sequence[EvaluationResult]
-) -> tuple[list[Comparison], list[str]]:
-    """Compare sampled and greedy rollouts, task by task. The notes describe what cannot be compared."""
-    by_name, comparisons, notes = {one.name: one for one in other}, list[Comparison](), list[str]()
-    for one in results:
-        if one.name not in by_name:
-            notes.append(f"{one.name} was not evaluated with the other model: it is not compared")
-            continue
-        against = by_name[one.name]
-        models = Models(other=against.config.model.path, model=one.config.model.path)
-        of_task, of_task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=one.config.seed)
-        comparisons += of_task
-        notes += of_task_notes
-    return comparisons, notes
+def answers(results: Sequence[EvaluationResult]) -> list[TaskRows]:
+    """What a comparison reads of results."""
+    return [TaskRows(one.name, one.config.model.path, one.config.seed, one.rows) for one in results]
 
 
-def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[EvaluationResult], list[str]]:
+def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[TaskRows], list[str]]:
     """Read a finished evaluation of another model. The notes list where its settings differ from those of `tasks`.
 
     Raises DataError if it is unfinished or damaged, or has none of the tasks.
     """
     saved, current = read_settings(folder), describe(tasks)
     try:
-        names, path = [name for name in current["tasks"] if name in saved["tasks"]], str(saved["machine"]["model"])
+        names = [name for name in current["tasks"] if name in saved["tasks"]]
         if not names:
             wanted, has = ", ".join(current["tasks"]), ", ".join(saved["tasks"])
             raise DataError(
@@ -198,16 +186,5 @@ def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[E
             )
     except (KeyError, TypeError) as error:
         raise damaged_error(folder, error) from error
-    results = [_result_of(task, path, folder) for task in read_tasks(folder, saved, names)]
-    return results, [note for name in names for note in settings_notes(name, saved, current, folder)]
-
-
-def _result_of(task: SavedTask, path: str, folder: Path) -> EvaluationResult:
-    config: dict[str, Any] = dict(task.config)
-    try:
-        config["model"] = {**config["model"], "path": path}
-    except (KeyError, TypeError) as error:
-        raise damaged_error(folder, error) from error
-    return EvaluationResult(
-        name=task.name, config=validate(config, source=str(folder)), rows=task.rows, dropped=task.dropped
-    )
+    rows = read_tasks(folder, saved, names)
+    return rows, [note for name in names for note in settings_notes(name, saved, current, folder)]

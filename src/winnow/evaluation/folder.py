@@ -119,13 +119,13 @@ def _row(mode: str, prompt: Prompt, rollout: Rollout, outcome: Outcome) -> dict[
 
 
 @dataclass(frozen=True)
-class SavedTask:
-    """A task of a finished evaluation."""
+class TaskRows:
+    """The rollouts of a task in a finished evaluation."""
 
     name: str
-    config: Mapping[str, Any]  # as JSON, without the model's path
+    model: str  # its path
+    seed: int
     rows: tuple[Row, ...]
-    dropped: int  # problems whose prompt is longer than prompt.max_prompt_tokens
 
 
 def is_evaluation(path: Path) -> bool:
@@ -149,10 +149,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def read_tasks(path: Path, settings: Mapping[str, Any], names: Iterable[str]) -> list[SavedTask]:
+def read_tasks(path: Path, settings: Mapping[str, Any], names: Iterable[str]) -> list[TaskRows]:
     """These tasks of a finished evaluation. Raises DataError for an unfinished or damaged one."""
     try:
-        return [_task(path, name, settings["tasks"][name]) for name in names]
+        return [_task(path, name, str(settings["machine"]["model"]), settings["tasks"][name]) for name in names]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise damaged_error(path, error) from error
 
@@ -188,7 +188,7 @@ def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     return [".".join(map(str, key)) for key in {**was, **is_now} if was.get(key) != is_now.get(key)]
 
 
-def _task(path: Path, name: str, settings: Mapping[str, Any]) -> SavedTask:
+def _task(path: Path, name: str, model: str, settings: Mapping[str, Any]) -> TaskRows:
     if Path(name).name != name:  # it is part of a path
         raise ValueError(f"{name!r} is no name of a task")
     rows = tuple(read_rows(path, name, int(settings["rows"])))
@@ -199,7 +199,7 @@ def _task(path: Path, name: str, settings: Mapping[str, Any]) -> SavedTask:
             remedy="remove the file, then resume the evaluation to sample its task again",
             code="data.malformed",
         )
-    return SavedTask(name, dict(settings["config"]), rows, int(settings["dropped"]))
+    return TaskRows(name, model, int(settings["config"]["seed"]), rows)
 
 
 @dataclass(frozen=True)

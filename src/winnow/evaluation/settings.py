@@ -24,6 +24,8 @@ from winnow.view.text import sanitize
 
 WORDING = ("template", "system", "suffix", "template_options")  # keys of `prompt` that belong together
 EVERY = 10**9  # more problems than any task has
+# Sections that a declared one replaces as a whole where a task's defaults are requested
+REPLACED = {"prompt": ("prompt",), "reward": ("reward", "environment")}
 
 # Defaults that replace the settings that only training reads.
 _UNTRAINED = MappingProxyType(
@@ -46,11 +48,13 @@ _UNTRAINED = MappingProxyType(
 class Source:
     """The settings of an evaluation, before the call changes them."""
 
+    model: str
     name: str  # for messages
     data: Mapping[str, Any]  # nested, not validated yet
     text: str  # the file's text, for line numbers
     base: Path  # the folder to which "file.py:function" names are relative
-    manifest: Manifest | None  # of the checkpoint's run
+    manifest: Manifest | None = None  # of the checkpoint's run
+    trusted: bool = False  # whether the call trusts that run
 
 
 def source_of(model: str, config: Path | None = None, *, task_named: bool, trust_run: bool = False) -> Source:
@@ -63,25 +67,39 @@ def source_of(model: str, config: Path | None = None, *, task_named: bool, trust
     check_is_model(model)
     if config is not None:
         data, text = read_toml(config)
-        return Source(str(config), data, text, config.parent, None)
-    manifest = _manifest(model, needed=not task_named, own=not trust_run)
-    if manifest is None:
-        return Source("the configuration", {}, "", Path.cwd(), None)
-    return Source(str(manifest.path), manifest.config, "", manifest.base, manifest)
+        return Source(model, str(config), data, text, config.parent)
+    run = run_of(model)
+    try:
+        manifest = None if run is None else read_manifest(run, own=not trust_run)
+    except RunFolderError as error:
+        if not task_named:
+            raise
+        print(sanitize(f"note: the run's settings are not used: {error}"), file=sys.stderr)
+        manifest = None
+    if manifest is not None:
+        return Source(model, str(manifest.path), manifest.config, "", manifest.base, manifest, trust_run)
+    if not task_named and model != "bundled":
+        here = os.path.isdir(os.path.expanduser(model))
+        what = "not a checkpoint of a winnow run" if here else "not a folder on this machine (a hub id?)"
+        raise ConfigError(
+            f"{model} is {what}, so the task to evaluate it on is missing",
+            remedy="name a task (on the command line --task), for example gsm8k, or give a configuration",
+            key="task",
+            code="config.missing_key",
+        )
+    return Source(model, "the configuration", {}, "", Path.cwd())
 
 
 def settings_from(
     source: Source,
-    model: str,
     keys: Mapping[str, Any] = MappingProxyType({}),
     sets: Sequence[str] = (),
     *,
-    trust_run: bool = False,
     task_defaults: bool = False,
     further: Member | None = None,
     listed: bool = False,
 ) -> Config:
-    """The settings to evaluate `model` with: the source, changed by nested `keys`, then by `sets`. `further` replaces
+    """The settings to evaluate the model with: the source, changed by nested `keys`, then by `sets`. `further` replaces
     the task by one of the source's `evaluate.tasks`, with its test problems. `listed`: the task in `keys` has the
     options of such an entry.
 
@@ -89,11 +107,11 @@ def settings_from(
     those of the source do not apply. Prompt, limits and reward that neither source nor call set are those that the task
     declares for its evaluation; with `task_defaults` these also replace the source's.
 
-    Raises ConfigError for a mistake in them, and where a run names code that this call does not (unless `trust_run`).
+    Raises ConfigError for a mistake in them, and where a run names code that this call does not (unless it is trusted).
     """
 
     def change(data: dict[str, Any]) -> dict[str, Any]:
-        merge(data, {"model": {"path": model}})
+        merge(data, {"model": {"path": source.model}})
         merge(data, keys)
         for assignment in sets:
             override(data, assignment)
@@ -109,16 +127,14 @@ def settings_from(
             if data.get(judge) is None:
                 data.pop(judge, None)
     declared = _declared(change(copy.deepcopy(data)), source.base)
-    if task_defaults:
-        data = _without(data, declared)
-    _fill(data, given, declared)
+    _fill(data, given, declared, instead=task_defaults)
     merge(data, {"evaluate": {"problems": EVERY, "split": "test"}})
     change(data)
     settings = _evaluated(validate(data, source=source.name, text=source.text, sets=sets, given=keys))
     # Such a task has the run's options and not the call's, although `change` sets it.
     by_run = listed or further is not None
     named_here = {name: value for name, value in given.items() if not by_run or name != "task"}
-    if source.manifest is not None and not trust_run:
+    if source.manifest is not None and not source.trusted:
         check_trusted(settings, source.manifest, named_here)
     if source.manifest is not None and "task" not in given:
         check_same_problems(settings, source.manifest, "task")
@@ -140,21 +156,14 @@ def _declared(data: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
         return {}
 
 
-def _without(data: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` without the settings that a task declares: without a declared prompt or reward, without the environment
-    that would take the place of a declared reward, and without the declared keys of other sections.
-    """
-    replaced = [*({"prompt", "reward"} & declared.keys()), *(["environment"] if "reward" in declared else [])]
-    bare = {section: value for section, value in data.items() if section not in replaced}
-    limits = {section: value for section, value in declared.items() if isinstance(bare.get(section), Mapping)}
-    return bare | {name: {k: v for k, v in bare[name].items() if k not in value} for name, value in limits.items()}
-
-
-def _fill(data: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+def _fill(data: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str, Any], *, instead: bool) -> None:
     """Add a task's declared settings to `data` where it lacks them: the reward, unless an environment judges; the
-    wording of the prompt, unless source or call set a part of it; each limit.
+    wording of the prompt, unless source or call set a part of it; each limit. With `instead`, they first replace the
+    prompt and the judge of `data`, and its keys of other sections.
     """
     for section, value in copy.deepcopy(dict(declared)).items():
+        for replaced in REPLACED.get(section, ()) if instead else ():
+            data.pop(replaced, None)
         if section == "reward":
             if data.get("environment") is None and given.get("environment") is None:
                 data.setdefault("reward", value)
@@ -162,6 +171,7 @@ def _fill(data: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str,
         existing, here = data.get(section, {}), given.get(section, {})
         if not (isinstance(existing, Mapping) and isinstance(here, Mapping)):
             continue  # `validate` refuses it by its key
+        existing = {key: v for key, v in existing.items() if not (instead and key in value)}
         named = {*existing, *here}
         worded = section == "prompt" and not named.isdisjoint(WORDING)
         data[section] = {**{key: v for key, v in value.items() if not (worded and key in WORDING)}, **existing}
@@ -181,28 +191,6 @@ def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = Fals
     if not trust_run:
         check_trusted(config, manifest, given)
     return config, manifest
-
-
-def _manifest(model: str, *, needed: bool, own: bool) -> Manifest | None:
-    """The manifest of a checkpoint's run; None for another model. Raises where it is `needed` for the task."""
-    run = run_of(model)
-    try:
-        manifest = None if run is None else read_manifest(run, own=own)
-    except RunFolderError as error:
-        if needed:
-            raise
-        print(sanitize(f"note: the run's settings are not used: {error}"), file=sys.stderr)
-        return None
-    if manifest is None and needed and model != "bundled":
-        here = os.path.isdir(os.path.expanduser(model))
-        what = "not a checkpoint of a winnow run" if here else "not a folder on this machine (a hub id?)"
-        raise ConfigError(
-            f"{model} is {what}, so the task to evaluate it on is missing",
-            remedy="name a task (on the command line --task), for example gsm8k, or give a configuration",
-            key="task",
-            code="config.missing_key",
-        )
-    return manifest
 
 
 def _evaluated(config: Config) -> Config:
@@ -250,17 +238,8 @@ def evaluation_tasks(
     source = source_of(model, config, task_named=bool(named) or "task" in given, trust_run=trust_run)
 
     def resolved(task: Mapping[str, Any] | None, further: Member | None = None) -> Config:
-        changed = keys if task is None else {**keys, "task": task}
-        return settings_from(
-            source,
-            model,
-            changed,
-            sets,
-            trust_run=trust_run,
-            task_defaults=task_defaults,
-            further=further,
-            listed=task is not None and task not in named,
-        )
+        changed, listed = (keys, False) if task is None else ({**keys, "task": task}, task not in named)
+        return settings_from(source, changed, sets, task_defaults=task_defaults, further=further, listed=listed)
 
     chosen = [_with_options(task, source.data) for task in named]
     configs = [resolved(task) for task in chosen] or [resolved(None)]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from winnow import ranks
-from winnow.config import Config, policy_steps
+from winnow.config import Config, TrainedCritic
 from winnow.learner.model_input import AnySequence
 from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_saved, make_optimizer, set_parameters, split
 from winnow.learner.policy import FrozenAdapter, FrozenCopy, Policy, Reference
@@ -86,21 +86,16 @@ class Learner(Trained[Policy]):
         self._shapes: nn.Module | None = None  # of a sharded policy's model, on the meta device
 
     def shard(
-        self, saved: SavedWeights | None, make_optimizer: Callable[[Policy], Optimizer], *, masters: bool
+        self, config: Config, saved: SavedWeights | None, *, masters: bool, critic: TrainedCritic | None = None
     ) -> None:
         self._shapes = shapes_of(self.model.model)
         if self.reference is not None:
             self.reference.shard()
-        super().shard(saved, make_optimizer, masters=masters)
+        super().shard(config, saved, masters=masters, critic=critic)
 
     def compute_logprobs(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
         """The batches with the old and reference log-probs that `needs` contains: see `compute_logprobs`."""
         return compute_logprobs(self.model, batches, needs, reference=self.reference)
-
-    def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
-        """Values [L] of each sequence by its key, from the value head, under the present weights."""
-        (values,) = per_token(self.model, [sequences], self.model.values, what="values")
-        return values
 
     def logprobs(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
         """Log-probs [L] of each sequence by its key, under the present weights."""
@@ -174,8 +169,7 @@ def shard_learner(learner: Learner, config: Config, loaded: Loaded) -> None:
     """Divide a learner among the ranks; `config` and `loaded` are those that `make_learner` was called with. Each rank
     reads its share of the weights (`Loaded.saved`).
     """
-    masters = keeps_masters(config)
-    learner.shard(loaded.saved, lambda policy: _optimizer(config, policy, {}, saves_masters=masters), masters=masters)
+    learner.shard(config, loaded.saved, masters=keeps_masters(config))
 
 
 def make_learner(
@@ -195,7 +189,7 @@ def make_learner(
         value_head=None if config.critic is None else config.critic.policy_head,
     )
     frozen = _reference(config, policy.module, loaded, resumed) if reference or "ref_logprobs" in needs else None
-    return Learner(policy, _optimizer(config, policy, loaded.masters), frozen)
+    return Learner(policy, make_optimizer(config, policy.parameters, loaded.masters), frozen)
 
 
 def _reference(config: Config, policy: PolicyModule, loaded: Loaded, resumed: bool) -> Reference:
@@ -208,18 +202,3 @@ def _reference(config: Config, policy: PolicyModule, loaded: Loaded, resumed: bo
     device = policy.device if loaded.saved is None else loaded.saved.device
     start = load(config.model.path, dtype=config.model.dtype, device=str(device), later=later)
     return FrozenCopy(policy, start.model, start.saved)
-
-
-def _optimizer(
-    config: Config, policy: Policy, masters: Mapping[str, Tensor], *, saves_masters: bool = False
-) -> Optimizer:
-    per_step = config.update.epochs * config.update.updates_per_step
-    return make_optimizer(
-        config,
-        config.optimizer,
-        policy.parameters,
-        masters,
-        updates_per_step=per_step,
-        steps=max(1, policy_steps(config)),
-        saves_masters=saves_masters,
-    )

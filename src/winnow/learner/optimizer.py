@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow import ranks
-from winnow.config import Config, OptimizerSection
+from winnow.config import Config, TrainedCritic, policy_steps
 from winnow.errors import RunFolderError
 from winnow.learner.adamw import (
     MASTER,
@@ -32,11 +32,11 @@ from winnow.learner.adamw import (
 from winnow.learner.gradient_sums import HasGradient, sum_over_ranks
 from winnow.learner.move import followed, products
 from winnow.learner.policy_module import VALUE_HEAD
-from winnow.learner.sequence_model import SequenceModel
+from winnow.learner.sequence_model import SequenceModel, per_token
 from winnow.learner.sharding import gather_whole, is_sharded, shard_like
 from winnow.models.meta import number_of
 from winnow.models.saved_weights import SavedWeights
-from winnow.records import Batch, MicroBatch, UpdateResult
+from winnow.records import Batch, MicroBatch, PerSequence, TrainingSequence, UpdateResult
 from winnow.seeds import SeedName
 
 Model = TypeVar("Model", bound=SequenceModel)
@@ -266,13 +266,16 @@ class Trained(Generic[Model]):
         self.model = model
         self._optimizer = optimizer
 
-    def shard(self, saved: SavedWeights | None, make_optimizer: Callable[[Model], Optimizer], *, masters: bool) -> None:
+    def shard(
+        self, config: Config, saved: SavedWeights | None, *, masters: bool, critic: TrainedCritic | None = None
+    ) -> None:
         """Keep only this rank's share of model and optimizer (sharding.py). Call it before the first update.
 
-        `saved` has the weights of a model on the meta device. With `masters`, the shares are float32 masters.
+        `saved` has the weights of a model on the meta device. With `masters`, the shares are float32 masters. `config`
+        and `critic` are those of `make_optimizer`.
         """
         self.model.shard(saved, masters=masters)
-        self._optimizer = make_optimizer(self.model)
+        self._optimizer = make_optimizer(config, self.parameters, {}, critic=critic, saves_masters=masters)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -291,6 +294,11 @@ class Trained(Generic[Model]):
 
     def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
         return self.model.micro_batches(batch.sequences)
+
+    def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
+        """Values [L] of each sequence by its key, from the value head, under the present weights."""
+        (values,) = per_token(self.model, [sequences], self.model.values, what="values")
+        return values
 
     def sums(self) -> list[tuple[HasGradient, Tensor]]:
         """Pairs of the object whose `grad` holds a parameter's gradient, and the parameter."""
@@ -360,27 +368,28 @@ def set_parameters(parameters: Mapping[str, nn.Parameter], values: Mapping[str, 
 
 def make_optimizer(
     config: Config,
-    options: OptimizerSection,
     parameters: Mapping[str, nn.Parameter],
     masters: Mapping[str, Tensor],
     *,
-    updates_per_step: int,
-    steps: int,
+    critic: TrainedCritic | None = None,
     saves_masters: bool = False,
-    seed: SeedName = "rounding",
 ) -> Optimizer:
-    """The optimizer of a model that is trained for `steps` steps. They are converted to updates, which its schedule
-    counts.
+    """The optimizer of the policy, or of its separate value model `critic`. The steps in which it is trained are
+    converted to updates, which the schedule counts.
     """
+    update = config.update
+    options, steps, per_step = config.optimizer, max(1, policy_steps(config)), update.epochs * update.updates_per_step
+    if critic is not None:
+        options, steps, per_step = critic.optimizer, config.steps, critic.epochs * critic.updates_per_step
     exact = {name: p.detach().clone() for name, p in parameters.items() if masters and name not in masters}
     optimizer = Optimizer(
         parameters,
         **options.model_dump(exclude={"master_weights", "stochastic_rounding", "warmup_steps"}),
-        warmup_updates=options.warmup_steps * updates_per_step,
-        total_updates=steps * updates_per_step,
+        warmup_updates=options.warmup_steps * per_step,
+        total_updates=steps * per_step,
         masters={**masters, **exact},  # a float32 value head has a master too
         saves_masters=saves_masters,
-        seed=(config.seed, seed),
+        seed=(config.seed, "rounding" if critic is None else "critic rounding"),
     )
     # A second epoch's gradient has the noise of the first one's, so their product is no measure of the signal
     optimizer.measures_signal = config.plan.use == "auto" and config.update.epochs == 1

@@ -113,11 +113,6 @@ class Policy(SequenceModel):
         logprobs, entropy, values = module(compute)
         return PolicyOutput(logprobs=logprobs, entropy=entropy, values=values)
 
-    def values(self, mb: MicroBatch) -> Tensor:
-        """Values [T] of the value head on the policy's backbone, without log-probs."""
-        values: Tensor = self.module(lambda backbone, head: self.module.values(self.hidden_states(backbone, mb)))
-        return values
-
     def gradient_norms(self, sequences: Sequence[AnySequence], *, of: Matrix) -> FloatArray:
         """[n] norms || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py."""
         return gradient_norms(self, sequences, of=of, temperature=self._temperature, chunk=self._chunk_tokens)

@@ -82,6 +82,11 @@ class SequenceModel(ABC):
         """[T, H] hidden states that predict each completion token."""
         return hidden_states(backbone, mb.sequences, pad_token=self.pad_token, layout=mb.layout or self.layout)
 
+    def values(self, mb: MicroBatch) -> Tensor:
+        """[T] values of the value head, before each completion token is sampled."""
+        values: Tensor = self.module(lambda backbone, head: self.module.values(self.hidden_states(backbone, mb)))
+        return values
+
 
 @torch.no_grad()
 def per_token(

@@ -17,7 +17,7 @@ in any order and stop early. This exchange has a process group of its own, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -162,7 +162,7 @@ class GatheredWeights(WeightsOnRead):
     """
 
     def __init__(self, shares: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
-        self._shares, self._dtype = shares, dtype
+        self._shares, self._dtype, self.names = shares, dtype, shares.keys()
         self._unread = dict.fromkeys(shares)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -171,10 +171,6 @@ class GatheredWeights(WeightsOnRead):
         rounded = share.detach().to(self._dtype or share.dtype)
         with ranks.spent.on("weights", local_share(rounded).nbytes):
             return gather_whole(rounded)
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._shares.keys()
 
     def finish(self) -> None:
         """Read every weight that has not been read."""

@@ -6,9 +6,8 @@ A head on the policy's trained backbone is part of the policy (policy.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,10 +15,10 @@ from torch import Tensor, nn
 from winnow.config import Config, TrainedCritic
 from winnow.learner.adamw import MASTER
 from winnow.learner.learner import Learner
-from winnow.learner.optimizer import VALUE_MODEL, Optimizer, Trained, check_saved, make_optimizer, set_parameters, split
+from winnow.learner.optimizer import VALUE_MODEL, Trained, check_saved, make_optimizer, set_parameters, split
 from winnow.learner.policy import value_head
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sequence_model import SequenceModel, per_token
+from winnow.learner.sequence_model import SequenceModel
 from winnow.models.adapter import (
     VALUES,
     adapter_on,
@@ -32,7 +31,7 @@ from winnow.models.adapter import (
 from winnow.models.device import keeps_value_masters
 from winnow.models.load import Loaded
 from winnow.models.saved_weights import SavedWeights
-from winnow.records import MicroBatch, PerSequence, TrainingSequence
+from winnow.records import MicroBatch
 
 PARAMETER, MOMENT = "parameter/", "optimizer/"  # second part of a saved tensor's name, after VALUE_MODEL
 
@@ -60,11 +59,9 @@ class ValueModel(SequenceModel):
         else:
             super().shard(saved, masters=masters)
 
-    def forward(self, mb: MicroBatch) -> Tensor:
-        """[T] values before each completion token is sampled."""
+    def values(self, mb: MicroBatch) -> Tensor:
         with self.active():
-            values: Tensor = self.module(lambda backbone, head: self.module.values(self.hidden_states(backbone, mb)))
-        return values
+            return super().values(mb)
 
     def active(self) -> AbstractContextManager[None]:
         """A context in which the adapter on the policy's base is active; no change for another model. Backward needs it
@@ -78,13 +75,8 @@ class Critic(Trained[ValueModel]):
     policy.
     """
 
-    def values(self, sequences: Sequence[TrainingSequence]) -> PerSequence:
-        """Values [L] of each sequence by its key, under the present weights."""
-        (values,) = per_token(self.model, [sequences], self.model.forward, what="values")
-        return values
-
     def forward(self, mb: MicroBatch) -> Tensor:
-        return self.model.forward(mb)
+        return self.model.values(mb)
 
     def backward(self, scalar: Tensor) -> None:
         with self.model.active():
@@ -148,14 +140,12 @@ def make_critic(config: Config, learner: Learner, loaded: Loaded) -> Critic:
         tokens_per_micro_batch=config.update.tokens_per_micro_batch,
         on_policy=on_policy,
     )
-    return Critic(model, _optimizer(config, critic, model, {} if on_policy else loaded.masters))
+    return Critic(model, make_optimizer(config, model.parameters, {} if on_policy else loaded.masters, critic=critic))
 
 
 def shard_critic(critic: Critic, config: Config, loaded: Loaded) -> None:
     """Divide the value model and its optimizer among the ranks. An adapter's base has been divided with the policy."""
-    section, masters = _section(config), keeps_value_masters(config)
-    optimizer = partial(_optimizer, config, section, masters={}, saves_masters=masters)
-    critic.shard(loaded.saved, optimizer, masters=masters)
+    critic.shard(config, loaded.saved, masters=keeps_value_masters(config), critic=_section(config))
 
 
 def _section(config: Config) -> TrainedCritic:
@@ -172,23 +162,3 @@ def _critic_module(config: Config, loaded: Loaded) -> PolicyModule:
     )
     module.drop_head()
     return module
-
-
-def _optimizer(
-    config: Config,
-    critic: TrainedCritic,
-    model: ValueModel,
-    masters: Mapping[str, Tensor],
-    *,
-    saves_masters: bool = False,
-) -> Optimizer:
-    return make_optimizer(
-        config,
-        critic.optimizer,
-        model.parameters,
-        masters,
-        updates_per_step=critic.epochs * critic.updates_per_step,
-        steps=config.steps,
-        saves_masters=saves_masters,
-        seed="critic rounding",
-    )

@@ -5,11 +5,12 @@ A `Demand` is the argument of the functions `memory` and `job` that an engine de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from winnow.config import Config
+from winnow.families import Source
 
 if TYPE_CHECKING:
     from winnow.memory.trained_model import TrainedModel
@@ -26,8 +27,8 @@ class Demand:
     prompt_tokens: int  # of the longest prompt
     device: str  # the policy's: "cpu", "cuda:0"
     device_bytes: int | None  # memory of a device of that kind; None: that of this machine's device
-    requests: tuple[tuple[int, int], ...]  # (prompts, rollouts at once) of each kind of request of a rank
-    measured: int = 0  # maximum number of rollouts whose gradient norms a rank computes
+    source: Source  # of the allocator's pass rates
+    gradient_norms: bool  # the allocator reads them
     value_model: TrainedModel | None = None  # trained beside the policy
     chunk_tokens: int  # maximum number of tokens whose logits exist at once
     bucket: int  # maximum number of gradients that replicated learners sum at once
@@ -45,64 +46,54 @@ class Demand:
         return policy_model(self.config, self.model)
 
     @property
-    def evaluations(self) -> tuple[tuple[int, int], ...]:
-        """(prompts, rollouts at once) of the requests of an evaluation."""
-        return evaluation_requests(self.config, ranks=self.ranks)
-
-    @property
     def sharded(self) -> bool:
         """Whether each rank holds only a share of the policy; a single rank holds all of it."""
         return self.ranks > 1 and self.config.ranks.learner == "sharded"
 
+    @property
+    def requests(self) -> tuple[tuple[int, int], ...]:
+        """(prompts, rollouts at once) of a step, of an evaluation, and of a probe, on the rank that is dealt most.
 
-def sampling_requests(config: Config, *, probes: bool, ranks: int = 1) -> tuple[tuple[int, int], ...]:
-    """(prompts, rollouts at once) of a step, of an evaluation, and of a probe where the allocator makes one (`probes`).
+        Where an allocator divides the rollouts, a step's numbers are averages.
+        """
+        rollout, probe = self.config.rollout, self.config.probe
+        step = self._dealt(rollout.prompts_per_step, rollout.rollouts_per_prompt)
+        window = self._dealt(probe.every * rollout.prompts_per_step, probe.rollouts_per_prompt)
+        return (step, *self.evaluations, *([window] if self.source == "probe" else []))
 
-    They are those of the one of `ranks` ranks that is dealt most. Where an allocator divides the rollouts, a step's
-    numbers are averages.
+    @property
+    def evaluations(self) -> tuple[tuple[int, int], ...]:
+        """(prompts, rollouts at once) of the requests of an evaluation, on the rank that is dealt most."""
+        evaluate = self.config.evaluate
+        greedy = [self._dealt(evaluate.problems, 1)] if evaluate.greedy else []
+        return (self._dealt(evaluate.problems, evaluate.rollouts_per_prompt), *greedy)
+
+    @property
+    def step_rollouts(self) -> int:
+        """Maximum load of one rank in a step, as a number of rollouts of full length, with every round of dynamic
+        sampling.
+        """
+        rollout = self.config.rollout
+        in_all = rollout.prompts_per_step * rollout.rollouts_per_prompt * (1 + rollout.dynamic_sampling_rounds)
+        return of_one_rank(in_all, self.ranks)
+
+    @property
+    def measured(self) -> int:
+        """Most rollouts whose gradient norms a rank computes: of a probe or a step, or 0."""
+        probe = self.config.probe
+        if not self.gradient_norms:
+            return 0
+        of_probe = probe.every * self.config.rollout.prompts_per_step * probe.rollouts_per_prompt
+        return of_one_rank(of_probe, self.ranks) if self.source == "probe" else self.step_rollouts
+
+    def _dealt(self, prompts: int, each: int) -> tuple[int, int]:
+        """(prompts, rollouts of each) of the run -> (prompts, rollouts at once) of the rank that is dealt most."""
+        dealt = -(-prompts // self.ranks)
+        return dealt, min(self.config.rollout.max_rollouts_at_once, dealt * each)
+
+
+def of_one_rank(rollouts: int, ranks: int) -> int:
+    """Most rollouts of full length on a rank. They are dealt in runs of about equal numbers of tokens, so no rank gets
+    more than its share of the tokens and one more rollout, the longest.
     """
-    rollout, probe = config.rollout, config.probe
-    window = [(probe.every * rollout.prompts_per_step, probe.rollouts_per_prompt)] if probes else []
-    return (
-        *_dealt(config, [(rollout.prompts_per_step, rollout.rollouts_per_prompt)], ranks),
-        *evaluation_requests(config, ranks=ranks),
-        *_dealt(config, window, ranks),
-    )
-
-
-def evaluation_requests(config: Config, *, ranks: int = 1) -> tuple[tuple[int, int], ...]:
-    """(prompts, rollouts at once) of an evaluation, on the one of `ranks` ranks that is dealt most."""
-    evaluate = config.evaluate
-    greedy = [(evaluate.problems, 1)] if evaluate.greedy else []
-    return _dealt(config, [(evaluate.problems, evaluate.rollouts_per_prompt), *greedy], ranks)
-
-
-def _dealt(config: Config, requests: Sequence[tuple[int, int]], ranks: int) -> tuple[tuple[int, int], ...]:
-    """(prompts, rollouts of each) of the run -> (prompts, rollouts at once) of the rank that is dealt most."""
-    dealt = [(-(-prompts // ranks), each) for prompts, each in requests]
-    return tuple((prompts, min(config.rollout.max_rollouts_at_once, prompts * each)) for prompts, each in dealt)
-
-
-def step_rollouts(config: Config, ranks: int = 1) -> int:
-    """Maximum load of one rank in a step, as a number of rollouts of full length. It includes every round of dynamic
-    sampling.
-
-    Rollouts are dealt in runs of about equal numbers of tokens. So no rank gets more than its share of the tokens and
-    one more rollout, the longest.
-    """
-    rollout = config.rollout
-    in_all = rollout.prompts_per_step * rollout.rollouts_per_prompt * (1 + rollout.dynamic_sampling_rounds)
-    return _of_one_rank(in_all, ranks)
-
-
-def measured_rollouts(config: Config, source: str, ranks: int = 1) -> int:
-    """Most rollouts whose gradient norms a rank computes: of a probe or a step, by the allocator's `source`, or 0."""
-    probe = config.probe
-    if probe.gradient_norm == "none" or source == "none":
-        return 0
-    of_probe = probe.every * config.rollout.prompts_per_step * probe.rollouts_per_prompt
-    return _of_one_rank(of_probe, ranks) if source == "probe" else step_rollouts(config, ranks)
-
-
-def _of_one_rank(rollouts: int, ranks: int) -> int:
     return min(rollouts, -(-rollouts // ranks) + (ranks > 1))

@@ -21,7 +21,7 @@ from typing import Literal, Self
 import torch
 from torch import nn
 
-from winnow.models.adapter import adapted_weights, down_projections, plain_model, plain_names, up_projections
+from winnow.models.adapter import adapted_weights, plain_model, plain_names, projections
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
@@ -53,9 +53,9 @@ def unpacked_bytes(model: nn.Module) -> int:
     return item * max((p.numel() for p in model.parameters() if p.dtype == PACKED), default=0)
 
 
-def gradient_bytes(model: nn.Module) -> int:
-    """Bytes of all gradients: one number per trained number, in float32 or float64."""
-    return sum(p.numel() * _exact(p) for p in _trained(model.parameters()))
+def gradient_bytes(model: nn.Module, ranks: int = 1) -> int:
+    """Bytes of all gradients, or of those of a share: one number per trained number, in float32 or float64."""
+    return _sum(_trained(model.parameters()), ranks, _exact)
 
 
 def master_bytes(model: nn.Module) -> int:
@@ -76,14 +76,15 @@ def bucket_bytes(model: nn.Module, bucket: int) -> int:
     return most
 
 
-def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
-    """Bytes of AdamW's two moments, in the gradients' precision, and of its update count per parameter.
+def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False, ranks: int = 1) -> int:
+    """Bytes of AdamW's two moments, or of those of a share, in the gradients' precision, and of its update count per
+    parameter.
 
     With `eight_bit`, moments have 8 bits and a scale per block; those of small tensors stay float32.
     """
     trained = _trained(model.parameters())
     if not eight_bit:
-        return 2 * gradient_bytes(model) + STEP_BYTES * len(trained)
+        return 2 * gradient_bytes(model, ranks) + STEP_BYTES * len(trained)
     return sum(2 * _moment_bytes(p.numel()) + STEP_BYTES for p in trained)
 
 
@@ -201,7 +202,7 @@ def forward_bytes(model: nn.Module, tokens: int) -> int:
     An adapter of the MLP adds its result, in its own precision, to that of the matrix, so both and their sum exist.
     """
     sizes = _Sizes.of(model)
-    widest = max((p.element_size() for p in up_projections(model) if p.shape[0] == sizes.intermediate), default=0)
+    widest = max((p.element_size() for p in projections(model, "B") if p.shape[0] == sizes.intermediate), default=0)
     branches = 2 * sizes.item + max(sizes.item, 2 * widest)
     return tokens * (branches * sizes.intermediate + 4 * sizes.hidden * sizes.item)
 
@@ -221,17 +222,6 @@ def share_bytes(model: nn.Module, ranks: int) -> int:
 def frozen_share_bytes(model: nn.Module, ranks: int) -> int:
     """Bytes of the share of a second policy that is not trained, each parameter in its own precision."""
     return _sum(model.parameters(), ranks, lambda p: p.element_size())
-
-
-def gradient_share_bytes(model: nn.Module, ranks: int) -> int:
-    """Bytes of the share's gradients: one number per trained number, in float32 or float64."""
-    return _sum(_trained(model.parameters()), ranks, _exact)
-
-
-def moment_share_bytes(model: nn.Module, ranks: int) -> int:
-    """Bytes of AdamW's two moments of the share, and of its update counts per parameter."""
-    counts = STEP_BYTES * len(_trained(model.parameters()))
-    return 2 * gradient_share_bytes(model, ranks) + counts
 
 
 def written_bytes(model: nn.Module) -> int:
@@ -380,8 +370,8 @@ def _kept_bytes(model: nn.Module, sizes: _Sizes, checkpointing: Checkpointing, *
     if checkpointing == "full":
         return state
     if checkpointing == "selective":  # also the results of q, k, v, attention, o, gate, up and down
-        wide = [p for p in up_projections(model) if NARROW * p.shape[1] >= p.shape[0]]  # of the adapters' B matrices
-        low = 0.0 if frozen else _result_bytes(down_projections(model), sizes) + _result_bytes(wide, sizes)
+        wide = [p for p in projections(model, "B") if NARROW * p.shape[1] >= p.shape[0]]
+        low = 0.0 if frozen else _result_bytes(projections(model, "A"), sizes) + _result_bytes(wide, sizes)
         return 3 * state + (2 * sizes.queries + 2 * sizes.keys + 2 * sizes.intermediate) * sizes.item + low
     # Queries, keys, values and attention's result; the MLP's gate before and after activation, and its other branch
     layer = 2 * _norm_bytes(sizes) + (2 * sizes.queries + 2 * sizes.keys + 3 * sizes.intermediate) * sizes.item
@@ -399,7 +389,7 @@ def _given_bytes(model: nn.Module, sizes: _Sizes) -> float:
     Adapters in a higher precision than the weights keep a copy of their input instead. Every adapter also keeps the
     result of its A.
     """
-    down = down_projections(model)  # each [rank, width]
+    down = projections(model, "A")  # each [rank, width]
     copies = sum(p.shape[1] * p.element_size() for p in down if p.element_size() != sizes.item) / sizes.layers
     return _result_bytes(down, sizes) + (copies or (2 * sizes.hidden + sizes.intermediate) * sizes.item)
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from winnow.config import Config, optimizers, trained_tokens
 from winnow.memory import footprint
-from winnow.memory.demand import Demand, step_rollouts
+from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart, Phase
 from winnow.memory.trained_model import TrainedModel
 from winnow.models.meta import weight_bytes
@@ -40,7 +40,7 @@ def _whole(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
         yield MemoryPart(f"{of}master weights", model.master_bytes, "always", device, (*smaller, rounding))
     full = model.optimizer.moments == "8bit" or demand.config.model.dtype == "float64"
     fewer = () if full else (f"set {key}.moments = '8bit'",)
-    yield MemoryPart(f"{of}optimizer", model.moment_bytes, "always", device, (*smaller, *fewer))
+    yield MemoryPart(f"{of}optimizer", model.moment_bytes(), "always", device, (*smaller, *fewer))
     gradients = footprint.gradient_bytes(held)
     yield MemoryPart(f"{of}gradients", gradients, model.updated, device, smaller)
     rounded = footprint.rounding_bytes(held) if model.optimizer.stochastic_rounding else 0
@@ -60,11 +60,9 @@ def _share(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
     """
     of, held, device, ranks = model.name, model.held, demand.device, demand.ranks
     smaller = (rank_advice(demand), *model.smaller)
-    share, moments = footprint.share_bytes(held, ranks), footprint.moment_share_bytes(held, ranks)
-    moments += footprint.sample_bytes(held, masters=True, ranks=ranks) if model.masters else 0
-    yield MemoryPart(f"share of the {of}weights", share, "always", device, smaller)
-    yield MemoryPart(f"share of the {of}optimizer", moments, "always", device, smaller)
-    gradients = footprint.gradient_share_bytes(held, ranks)
+    yield MemoryPart(f"share of the {of}weights", footprint.share_bytes(held, ranks), "always", device, smaller)
+    yield MemoryPart(f"share of the {of}optimizer", model.moment_bytes(ranks), "always", device, smaller)
+    gradients = footprint.gradient_bytes(held, ranks)
     for phase in (model.updated, model.summed):
         yield MemoryPart(f"share of the {of}gradients", gradients, phase, device, smaller)
     if model.holds_layers:
@@ -91,14 +89,18 @@ def policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
         yield MemoryPart("one tensor of a checkpoint", written, "always", "cpu", writer=True)
 
 
-def value_model_parts(demand: Demand) -> Iterator[MemoryPart]:
-    """Parts of a value model; none if no value model is trained."""
-    return iter(()) if demand.value_model is None else parts(demand.value_model, demand)
+def model_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
+    """Parts of the policy and of a value model, and of the passes through both."""
+    yield from policy_parts(demand, needs)
+    if demand.value_model is not None:
+        yield from parts(demand.value_model, demand)
+        yield from value_model_passes(demand.value_model, demand)
+    yield from policy_passes(demand, needs)
 
 
 def policy_passes(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
     """Parts of the policy's passes. `needs` are the additional log-probs that loss and terms read, and "entropy"."""
-    rollouts = step_rollouts(demand.config, demand.ranks)
+    rollouts = demand.step_rollouts
     tokens = micro_batch_tokens(demand, rollouts)
     chunk = _chunk(demand, tokens, rollouts)
     logits = footprint.logits_bytes(demand.model, chunk, entropy="entropy" in needs, cpu=demand.device == "cpu")
@@ -109,12 +111,9 @@ def policy_passes(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]
         yield from _norms(demand)
 
 
-def value_model_passes(demand: Demand) -> Iterator[MemoryPart]:
-    """Parts of a value model's passes: one over a step's rollouts, and those of its updates; none without one."""
-    model = demand.value_model
-    if model is None:
-        return
-    tokens = micro_batch_tokens(demand, step_rollouts(demand.config, demand.ranks))
+def value_model_passes(model: TrainedModel, demand: Demand) -> Iterator[MemoryPart]:
+    """Parts of a value model's passes: one over a step's rollouts, and those of its updates."""
+    tokens = micro_batch_tokens(demand, demand.step_rollouts)
     yield from _forward("forward pass for values", model.reads, demand, tokens, "values")
     yield from _head_input(model, demand, tokens, "values")
     if model.updated != "update":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +23,6 @@ PHASES: dict[Phase, str] = {
     "norms": "for gradient norms",
     "generate": "while sampling",
 }
-UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 FreeBytes = Callable[[str], int | None]  # device ("cpu", "cuda", "cuda:1") -> free bytes; None where unknown
 
 
@@ -169,15 +167,3 @@ def format_bytes(size: int) -> str:
         if size >= of:
             return f"{size / of:.1f} {unit}" if size < 100 * of else f"{size / of:.0f} {unit}"
     return f"{size} bytes"
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes of a size that a user wrote: "80GiB", "80 GB", "512MiB". Raises ConfigError for other text."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([a-z]+)", text.strip().lower(), re.ASCII)
-    if match is None or match[2] not in UNITS:
-        raise ConfigError(
-            f"{text!r} is no size",
-            remedy="write a number and a unit, GiB, GB, MiB or MB, for example 80GiB",
-            code="config.value",
-        )
-    return int(float(match[1]) * UNITS[match[2]])

@@ -42,11 +42,10 @@ class TrainedModel:
         """Bytes of the masters of all trained parameters, where there are masters. A float32 head has one too."""
         return footprint.master_bytes(self.held) if self.masters else 0
 
-    @property
-    def moment_bytes(self) -> int:
-        """Bytes of the optimizer's state besides masters."""
-        moments = footprint.optimizer_bytes(self.held, eight_bit=self.optimizer.moments == "8bit")
-        return moments + footprint.sample_bytes(self.held, masters=self.masters)
+    def moment_bytes(self, ranks: int = 1) -> int:
+        """Bytes of the optimizer's state besides masters, or of that of a share."""
+        moments = footprint.optimizer_bytes(self.held, eight_bit=self.optimizer.moments == "8bit", ranks=ranks)
+        return moments + footprint.sample_bytes(self.held, masters=self.masters, ranks=ranks)
 
 
 def policy_model(config: Config, model: MetaModel) -> TrainedModel:

@@ -135,26 +135,22 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
     Raises RunFolderError if the folder has none in safetensors (peft would open a pickle instead), or where its
     shape is not this model's.
     """
-    peft = _peft()
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise RunFolderError(
             f"there is no {ADAPTER_WEIGHTS} in {folder}",
             remedy="resume from another checkpoint",
             code="run_folder.incomplete",
         )
-    saved = load_file(folder / ADAPTER_WEIGHTS)
-    try:
-        result = peft.set_peft_model_state_dict(model, saved)
-        other = [*result.unexpected_keys, *(name for name in result.missing_keys if _is_of(name, TRAINED))]
-    except RuntimeError as error:  # torch's, where shapes differ
-        other = [str(error).partition("\n")[2].strip()]
-    if other or not saved:
+    saved, own = load_file(folder / ADAPTER_WEIGHTS), adapter_weights(model)
+    if other := sorted(saved.keys() ^ own.keys()) or [n for n in own if saved[n].shape != own[n].shape]:
         raise RunFolderError(
             f"the adapter in {folder} does not belong to this model ({other[:2]} ...)",
             remedy="resume with the model and the adapter settings that the run started with",
             key="model.lora",
             code="run_folder.other_model",
         )
+    for name, weight in own.items():
+        weight.copy_(saved[name])
 
 
 def save_adapter(model: Any, folder: Path, numbers: Numbers = torch.Tensor.detach) -> str:
@@ -256,14 +252,9 @@ def adapted_weights(model: nn.Module) -> list[nn.Parameter]:
     return [p for name, p in model.named_parameters() if name.endswith(".base_layer.weight")]
 
 
-def down_projections(model: nn.Module) -> list[nn.Parameter]:
-    """Matrix A of every trained adapter layer, [rank, input width]."""
-    return [p for name, p in trained_parameters(model).items() if ".lora_A." in name]
-
-
-def up_projections(model: nn.Module) -> list[nn.Parameter]:
-    """Matrix B of every trained adapter layer, [output width, rank]."""
-    return [p for name, p in trained_parameters(model).items() if ".lora_B." in name]
+def projections(model: nn.Module, matrix: Literal["A", "B"]) -> list[nn.Parameter]:
+    """Matrix A [rank, input width] or B [output width, rank] of every trained adapter layer."""
+    return [p for name, p in trained_parameters(model).items() if f".lora_{matrix}." in name]
 
 
 @contextmanager
@@ -296,9 +287,8 @@ def frozen_adapter(model: nn.Module, name: str) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def set_frozen_adapter(model: Any, name: str, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Set a frozen adapter to `weights`, by the names of the trained adapter's parameters. The default is a copy of
-    those parameters.
+def set_frozen_adapter(model: Any, name: str, weights: Mapping[str, Tensor]) -> None:
+    """Set a frozen adapter to copies of `weights`, by the names of the trained adapter's parameters.
 
     The adapter is added where it does not exist. It is not made active.
     """
@@ -306,8 +296,6 @@ def set_frozen_adapter(model: Any, name: str, weights: Mapping[str, Tensor] | No
         model.add_adapter(name, model.peft_config[TRAINED])
         _activate(model, TRAINED)
     parameters = dict(model.named_parameters())
-    if weights is None:
-        weights = {key: parameter for key, parameter in parameters.items() if _is_of(key, TRAINED)}
     for key, value in weights.items():
         parameters[_renamed(key, f".{TRAINED}", f".{name}")].copy_(value)
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from winnow.errors import ConfigError, near_miss
 from winnow.models.bnb import as_plain_model, load_in_nf4
 from winnow.models.folder import published_files, refused, settings_folder, weights_folder
-from winnow.models.saved_weights import SavedWeights, empty, read_later
+from winnow.models.saved_weights import SavedWeights, emptied, read_later
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # imports all modelling code, which takes seconds
@@ -206,8 +206,7 @@ def _shapes(
     """
     found = read_later(_without_dropout(config), weights_folder(path), dtype, device)
     if found is None:
-        model = _weights(path, config, torch.float32 if exact else dtype)
-        found = model, empty(model, dtype, device)
+        found = emptied(_weights(path, config, torch.float32 if exact else dtype), dtype, device)
     model, saved = found
     model.name_or_path = path
     return model.eval(), saved

@@ -9,7 +9,6 @@ shapes, devices and gradients, and no memory (commands/check/rehearsal.py).
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import torch
@@ -19,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from winnow.models.bnb import to_4bit_shapes
 from winnow.models.folder import refused
 from winnow.models.load import DTYPES, read_config
-from winnow.models.saved_weights import on_meta_device
+from winnow.models.saved_weights import on_meta_device, with_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,13 +35,13 @@ class Skeleton(nn.Module):
         super().__init__()
         self.config, self.dtype = config, dtype
         self.model = nn.Module()
-        self.model.embed_tokens = _matrix(config.vocab_size, config.hidden_size)
+        self.model.embed_tokens = _part(config.vocab_size, config.hidden_size)
         self.model.layers = nn.ModuleList(_layer(config) for _ in range(config.num_hidden_layers))
-        self.model.norm = _norm(config.hidden_size)
+        self.model.norm = _part(config.hidden_size)
         self.model.rotary_emb = nn.Module()
         for name in ("inv_freq", "original_inv_freq"):  # the frequencies stay float32 in any precision of the weights
             self.model.rotary_emb.register_buffer(name, torch.empty(_head_size(config) // 2), persistent=False)
-        self.lm_head = _matrix(config.vocab_size, config.hidden_size)
+        self.lm_head = _part(config.vocab_size, config.hidden_size)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -91,18 +90,18 @@ def _layer(config: Any) -> nn.Module:
     queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
     bias = config.model_type == "qwen2" or getattr(config, "attention_bias", False)
     layer, attention, mlp = nn.Module(), nn.Module(), nn.Module()
-    attention.q_proj = _matrix(queries, hidden, bias=bias)
-    attention.k_proj = _matrix(keys, hidden, bias=bias)
-    attention.v_proj = _matrix(keys, hidden, bias=bias)
-    attention.o_proj = _matrix(hidden, queries, bias=bias and config.model_type != "qwen2")
+    attention.q_proj = _part(queries, hidden, bias=bias)
+    attention.k_proj = _part(keys, hidden, bias=bias)
+    attention.v_proj = _part(keys, hidden, bias=bias)
+    attention.o_proj = _part(hidden, queries, bias=bias and config.model_type != "qwen2")
     if config.model_type == "qwen3":
-        attention.q_norm, attention.k_norm = _norm(head), _norm(head)
+        attention.q_norm, attention.k_norm = _part(head), _part(head)
     widened = getattr(config, "mlp_bias", False)
-    mlp.gate_proj = _matrix(config.intermediate_size, hidden, bias=widened)
-    mlp.up_proj = _matrix(config.intermediate_size, hidden, bias=widened)
-    mlp.down_proj = _matrix(hidden, config.intermediate_size, bias=widened)
+    mlp.gate_proj = _part(config.intermediate_size, hidden, bias=widened)
+    mlp.up_proj = _part(config.intermediate_size, hidden, bias=widened)
+    mlp.down_proj = _part(hidden, config.intermediate_size, bias=widened)
     layer.self_attn, layer.mlp = attention, mlp
-    layer.input_layernorm, layer.post_attention_layernorm = _norm(hidden), _norm(hidden)
+    layer.input_layernorm, layer.post_attention_layernorm = _part(hidden), _part(hidden)
     return layer
 
 
@@ -110,21 +109,15 @@ def _head_size(config: Any) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def _matrix(outputs: int, inputs: int, *, bias: bool = False) -> nn.Module:
-    """A linear layer or an embedding. torch's own layers draw random numbers, which imports a compiler on the meta
-    device.
+def _part(*shape: int, bias: bool = False) -> nn.Module:
+    """A linear layer, an embedding or a norm. torch's own layers draw random numbers, which imports a compiler on the
+    meta device.
     """
-    matrix = nn.Module()
-    matrix.weight = nn.Parameter(torch.empty(outputs, inputs))
+    part = nn.Module()
+    part.weight = nn.Parameter(torch.empty(shape))
     if bias:
-        matrix.bias = nn.Parameter(torch.empty(outputs))
-    return matrix
-
-
-def _norm(size: int) -> nn.Module:
-    norm = nn.Module()
-    norm.weight = nn.Parameter(torch.empty(size))
-    return norm
+        part.bias = nn.Parameter(torch.empty(shape[0]))
+    return part
 
 
 if TYPE_CHECKING:
@@ -165,18 +158,16 @@ def without_numbers(model: MetaModel) -> PreTrainedModel:
 
     Call it in torch's FakeTensorMode. Parameters that the model shares stay shared.
     """
-    made: dict[int, Any] = {id(b): torch.empty(b.shape, dtype=b.dtype, device="cpu") for b in model.buffers()}
-    for p in model.parameters():
-        made[id(p)] = nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="cpu"), p.requires_grad)
-    return cast("PreTrainedModel", copy.deepcopy(model, made))
+
+    def fake(tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+    return cast("PreTrainedModel", with_tensors(model, fake, fake))
 
 
 def shapes_of(model: nn.Module) -> nn.Module:
     """A copy of a model with all parameters on the meta device. It has the same buffers."""
-    made: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
-    for p in model.parameters():
-        made[id(p)] = nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta"), p.requires_grad)
-    return copy.deepcopy(model, made)
+    return with_tensors(model, lambda p: torch.empty(p.shape, dtype=p.dtype, device="meta"), lambda buffer: buffer)
 
 
 def has_numbers(tensor: Tensor) -> bool:

@@ -8,10 +8,10 @@ an engine's copy is made tensor by tensor.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,8 +23,16 @@ from winnow.models.folder import refused, weight_files
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+M = TypeVar("M", bound=nn.Module)
 Place = tuple[Path, str]  # a file, and the tensor's name in it
 ALL = slice(None)
+
+
+def with_tensors(model: M, parameter: Callable[[Tensor], Tensor], buffer: Callable[[Tensor], Tensor]) -> M:
+    """A copy of a model with what these functions return for its parameters and buffers. Shared ones stay shared."""
+    made: dict[int, Any] = {id(b): buffer(b) for b in model.buffers()}
+    made |= {id(p): nn.Parameter(parameter(p), p.requires_grad) for p in model.parameters()}
+    return copy.deepcopy(model, made)
 
 
 @dataclass(frozen=True)
@@ -58,17 +66,14 @@ class SavedWeights:
 
         With `dtype`, each weight is rounded to it after it was rounded to the model's precision.
         """
-        known: dict[int, Any] = {id(b): b.to(self.device, copy=True) for b in model.buffers()}
-        for name, parameter in plain_names(plain_model(model).named_parameters()):
-            if parameter.is_meta:
-                number = self.read_like(name, parameter)
-                known[id(parameter)] = nn.Parameter(number.to(dtype or number.dtype), parameter.requires_grad)
-        for parameter in model.parameters():
+        names = {id(parameter): name for name, parameter in plain_names(plain_model(model).named_parameters())}
+
+        def numbers(parameter: Tensor) -> Tensor:
             if not parameter.is_meta:  # an adapter's
-                known[id(parameter)] = nn.Parameter(
-                    parameter.detach().to(self.device, copy=True), parameter.requires_grad
-                )
-        return copy.deepcopy(model, known)
+                return parameter.detach().to(self.device, copy=True)
+            return self.read_like(names[id(parameter)], parameter).to(dtype or parameter.dtype)
+
+        return with_tensors(model, numbers, lambda buffer: buffer.to(self.device, copy=True))
 
 
 def on_meta_device(config: Any, dtype: torch.dtype) -> PreTrainedModel:
@@ -94,20 +99,12 @@ def read_later(config: Any, folder: Path, dtype: torch.dtype, device: torch.devi
     return model, SavedWeights(device, places)
 
 
-def empty(model: Any, dtype: torch.dtype, device: torch.device) -> SavedWeights:
-    """Move a model's parameters from host memory to `whole`. The model keeps their shapes, in precision `dtype`."""
+def emptied(model: Any, dtype: torch.dtype, device: torch.device) -> tuple[Any, SavedWeights]:
+    """A copy of a model with only the shapes of its parameters, in precision `dtype`, and the parameters as `whole`."""
     whole = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    made: dict[int, nn.Parameter] = {}
-    for module in model.modules():
-        for key, parameter in list(module._parameters.items()):
-            if parameter is not None:
-                shape = torch.empty(parameter.shape, dtype=dtype, device="meta")
-                module._parameters[key] = made.setdefault(id(parameter), nn.Parameter(shape, parameter.requires_grad))
-        for key, buffer in list(module._buffers.items()):
-            if buffer is not None:
-                module._buffers[key] = buffer.to(device)
-    model.config.dtype = dtype
-    return SavedWeights(device, whole=whole)
+    shapes = with_tensors(model, lambda p: torch.empty(p.shape, dtype=dtype, device="meta"), lambda b: b.to(device))
+    shapes.config.dtype = dtype
+    return shapes, SavedWeights(device, whole=whole)
 
 
 def _places(model: nn.Module, folder: Path) -> dict[str, Place] | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -41,10 +40,7 @@ class WeightsOnRead(Mapping[str, Tensor]):
     which Mapping's default would read one.
     """
 
-    @property
-    @abstractmethod
-    def names(self) -> Collection[str]:
-        """Names in the order in which the weights are best read."""
+    names: Collection[str]  # in the order in which the weights are best read
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

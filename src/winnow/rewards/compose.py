@@ -12,7 +12,6 @@ import dataclasses
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,13 +87,6 @@ def without_logprobs(rollout: Rollout) -> Rollout:
     return rollout if rollout.logprobs is NOT_READ else dataclasses.replace(rollout, logprobs=NOT_READ)
 
 
-@dataclass(frozen=True)
-class _Part:
-    name: str
-    weight: float
-    score: Score
-
-
 def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
     """The reward that `spec` describes, as a function. An exception inside becomes failed(raised), a MemoryError
     failed(memory). Only a KeyboardInterrupt, and the exception by which a signal ends a run, are raised.
@@ -109,10 +101,8 @@ def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
     bound = [_single(part, base, f"reward.parts.{i}") for i, part in enumerate(spec["parts"])]
     names = distinct(name for name, _ in bound)  # the second `format` is `format_2`
     weights = [float(part.get("weight", 1.0)) for part in spec["parts"]]
-    scores = [score for _, score in bound]
-    parts = [_Part(name, weight, score) for name, weight, score in zip(names, weights, scores, strict=True)]
     shaping = spec.get("shaping", "always")
-    return lambda prompt, rollout: _weigh(parts, [p.score(prompt, rollout) for p in parts], shaping)
+    return lambda prompt, rollout: _weigh(names, weights, [score(prompt, rollout) for _, score in bound], shaping)
 
 
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:
@@ -138,19 +128,19 @@ def _total(reward: Bound[RewardTraits]) -> Score:
     return score
 
 
-def _weigh(parts: Sequence[_Part], outcomes: Sequence[Outcome], shaping: str) -> Outcome:
-    for part, outcome in zip(parts, outcomes, strict=True):
+def _weigh(names: Sequence[str], weights: Sequence[float], outcomes: Sequence[Outcome], shaping: str) -> Outcome:
+    for name, outcome in zip(names, outcomes, strict=True):
         if outcome.failed:
             assert outcome.cause is not None, "a failed outcome has a cause"
-            return failure(outcome.cause, f"part {part.name!r}: {outcome.detail}")
+            return failure(outcome.cause, f"part {name!r}: {outcome.detail}")
     first = outcomes[0]
-    counted = 1 if shaping == "if_wrong" and first.correct else len(parts)
-    terms = [part.weight * outcome.reward for part, outcome in zip(parts, outcomes, strict=True)]
+    counted = 1 if shaping == "if_wrong" and first.correct else len(outcomes)
+    terms = [weight * outcome.reward for weight, outcome in zip(weights, outcomes, strict=True)]
     return Outcome(
         reward=math.fsum(terms[:counted]),
         correct=first.correct,
         kind=first.kind,
-        parts={part.name: outcome.reward for part, outcome in zip(parts, outcomes, strict=True)},
+        parts={name: outcome.reward for name, outcome in zip(names, outcomes, strict=True)},
         answer=first.answer,
         detail=first.detail,
         late=any(outcome.late for outcome in outcomes),

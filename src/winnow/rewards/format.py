@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from winnow.errors import ConfigError, conflict
+from winnow.errors import bad_value, conflict
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import after_reasoning
@@ -70,21 +70,12 @@ def _whole(prompt: Prompt, rollout: Rollout) -> str:
 def _check_pattern(options: Mapping[str, Any]) -> None:
     pattern = options["pattern"]
     if not pattern:
-        raise ConfigError(
-            "pattern is empty: every text would match it",
-            remedy="set it to a regular expression",
-            key="pattern",
-            code="config.value",
-        )
+        raise bad_value("pattern is empty: every text would match it", "set it to a regular expression", key="pattern")
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(
-            f"pattern is {pattern!r}; it is not a regular expression: {error}",
-            remedy="correct it as Python's `re` requires",
-            key="pattern",
-            code="config.value",
-        ) from error
+        problem = f"pattern is {pattern!r}; it is not a regular expression: {error}"
+        raise bad_value(problem, "correct it as Python's `re` requires", key="pattern") from error
 
 
 @register(

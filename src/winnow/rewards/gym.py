@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from winnow.errors import ConfigError
-from winnow.installed import is_installed
+from winnow.installed import require_extra
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import answer_tag, last_boxed
@@ -40,37 +40,31 @@ _FUNCTION = r"(?:sin|cos|tan|sec|csc|cot|exp|log|sqrt|asin|acos|atan|sinh|cosh|t
 _ALGEBRA = (
     rf"(?:\s|{_EXPONENTIAL}|{_POWER}|\*(?!\*)|[-+/()]|\d{{1,64}}(?!\d)(?:\.\d{{1,64}}(?!\d))?|{_FUNCTION}|{_LETTER})+"
 )
-_GRAMMARS: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(pattern, re.ASCII if name != "propositional_logic" else 0)
-    for name, pattern in {
-        "binary_matrix": r"\d+(?:\s+\d+)*",
-        "n_queens": r"[Q_](?:\s+[Q_])*",
-        "spiral_matrix": r"-?\d+(?:\s+-?\d+)*",
-        "string_insertion": r"[A-E]+",
-        "countdown": _ARITHMETIC,
-        "puzzle24": _ARITHMETIC,
-        "polynomial_multiplication": _ALGEBRA,
-        "simple_integration": _ALGEBRA,
-        "intermediate_integration": _ALGEBRA,
-        "propositional_logic": r"[A-Z\s()∧∨¬→↔]+",
-        "rubiks_cube": r"[FRUBLDMESfrubldxyz][2']{0,2}(?:\s+[FRUBLDMESfrubldxyz][2']{0,2})*",
-        "rush_hour": r"[A-Z][+-]\d(?:\s+[A-Z][+-]\d)*",
-    }.items()
+_GRAMMARS: Mapping[str, str] = {
+    "binary_matrix": r"\d+(?:\s+\d+)*",
+    "n_queens": r"[Q_](?:\s+[Q_])*",
+    "spiral_matrix": r"-?\d+(?:\s+-?\d+)*",
+    "string_insertion": r"[A-E]+",
+    "countdown": _ARITHMETIC,
+    "puzzle24": _ARITHMETIC,
+    "polynomial_multiplication": _ALGEBRA,
+    "simple_integration": _ALGEBRA,
+    "intermediate_integration": _ALGEBRA,
+    "propositional_logic": r"[A-Z\s()∧∨¬→↔]+",
+    "rubiks_cube": r"[FRUBLDMESfrubldxyz][2']{0,2}(?:\s+[FRUBLDMESfrubldxyz][2']{0,2})*",
+    "rush_hour": r"[A-Z][+-]\d(?:\s+[A-Z][+-]\d)*",
 }
 _JSON = frozenset({"boxnet", "graph_color"})
 _SHIFTED = r"(?:0x[\da-f]{1,4}(?![\da-f])|(?:<<|>>)\s*0x[0-3](?![\da-f])|\*(?!\*)|[-+()\s])+"
 _NUMBER = r"['\"]?-?\d+(?:\.\d+)?(?:e[+-]?\d+)?['\"]?"
 _INTEGRAL = {"metadata.integrand": _ALGEBRA, "metadata.variable": "[a-zA-Z]"}
-_ITEMS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
-    name: {field: re.compile(pattern, re.ASCII) for field, pattern in fields.items()}
-    for name, fields in {
-        "bitwise_arithmetic": {"metadata.problem": _SHIFTED},
-        "number_sorting": {"answer": rf"\[\s*(?:{_NUMBER}(?:\s*,\s*{_NUMBER})*)?\s*\]"},
-        "polynomial_multiplication": {"answer": _ALGEBRA},
-        "simple_integration": _INTEGRAL,
-        "intermediate_integration": _INTEGRAL,
-        "composite": {"metadata.source_dataset": r"(?!)"},  # the item chooses the scorer: no item is accepted
-    }.items()
+_ITEMS: Mapping[str, Mapping[str, str]] = {
+    "bitwise_arithmetic": {"metadata.problem": _SHIFTED},
+    "number_sorting": {"answer": rf"\[\s*(?:{_NUMBER}(?:\s*,\s*{_NUMBER})*)?\s*\]"},
+    "polynomial_multiplication": {"answer": _ALGEBRA},
+    "simple_integration": _INTEGRAL,
+    "intermediate_integration": _INTEGRAL,
+    "composite": {"metadata.source_dataset": r"(?!)"},  # the item chooses the scorer: no item is accepted
 }
 CONSTANTS = (
     "0", "1", "-1", "2", "0.5", "10", "nan", "inf", "True", "False", "yes", "no", "None", "A", "x", "[]", "{}", "-",
@@ -85,7 +79,7 @@ def foreign_field(dataset: str, entry: Mapping[str, Any]) -> str | None:
         text: Any = entry
         for name in field.split("."):
             text = text.get(name) if isinstance(text, Mapping) else None
-        if not isinstance(text, str) or len(text) > LONGEST_FIELD or pattern.fullmatch(text) is None:
+        if not isinstance(text, str) or len(text) > LONGEST_FIELD or not re.fullmatch(pattern, text, re.ASCII):
             return field
     return None
 
@@ -97,7 +91,7 @@ def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
     if not answer.strip() or len(answer) > longest or _unprintable(answer):
         return False
     if dataset in _GRAMMARS:
-        return _GRAMMARS[dataset].fullmatch(answer.strip()) is not None
+        return re.fullmatch(_GRAMMARS[dataset], answer.strip(), re.ASCII) is not None
     if dataset in _JSON:
         return _is_json(answer)
     return isinstance(gold, str) and _like(answer, gold, str(entry["question"]))
@@ -153,15 +147,6 @@ def _example_meta(gold: Any) -> dict[str, Any]:
     return {"dataset": "chain_sum", "options": {}, "entry": entry}
 
 
-def _require(options: Mapping[str, Any]) -> None:
-    if not is_installed("reasoning_gym"):
-        raise ConfigError(
-            "the reward reasoning_gym needs another library",
-            remedy="pip install 'winnow-rl[gym]'",
-            code="config.not_installed",
-        )
-
-
 def _warm(options: Mapping[str, Any]) -> None:
     import reasoning_gym.factory  # noqa: F401  (takes seconds)
 
@@ -171,7 +156,7 @@ def _warm(options: Mapping[str, Any]) -> None:
     example=lambda gold: f"so</think> <answer>{gold}</answer>",
     example_meta=_example_meta,
     asks=[("<answer>",), (r"\boxed",)],
-    check=_require,
+    check=lambda options: require_extra("reasoning_gym", "the reward reasoning_gym needs another library", "gym"),
     warm=_warm,
 )
 def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:

@@ -26,8 +26,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from winnow.errors import ConfigError, DataError, near_miss
-from winnow.installed import is_installed
+from winnow.errors import DataError, near_miss
+from winnow.installed import require_extra
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.format import conclusion
@@ -57,12 +57,7 @@ Rule = Mapping[str, Any]  # {"rule": id, "arguments": {...}}
 
 def require() -> None:
     """Raise ConfigError unless the checkers are installed."""
-    if not is_installed(PACKAGE):
-        raise ConfigError(
-            "rules of IFEval and IFBench are checked by another library",
-            remedy="pip install 'winnow-rl[instructions]'",
-            code="config.not_installed",
-        )
+    require_extra(PACKAGE, "rules of IFEval and IFBench are checked by another library", "instructions")
 
 
 def check_rule(rule: Rule) -> None:
@@ -132,17 +127,15 @@ def _warm(options: Mapping[str, Any]) -> None:
     _registry("ifeval")
 
 
-def _example_meta(gold: Any) -> dict[str, Any]:
-    return {"rules": [{"rule": "keywords:existence", "arguments": {"keywords": [str(gold)]}}]}
+_TRAITS: Mapping[str, Any] = {
+    "example": lambda gold: f"so</think> The answer that you have been looking for is {gold}.",
+    "example_meta": lambda gold: {"rules": [{"rule": "keywords:existence", "arguments": {"keywords": [str(gold)]}}]},
+    "check": lambda options: require(),
+    "warm": _warm,
+}
 
 
-@register(
-    "reward",
-    example=lambda gold: f"so</think> The answer that you have been looking for is {gold}.",
-    example_meta=_example_meta,
-    check=lambda options: require(),
-    warm=_warm,
-)
+@register("reward", **_TRAITS)
 def instructions(prompt: Prompt, rollout: Rollout) -> Outcome:
     """The share of the prompt's rules that the response obeys; 0 for text that is no answer, which is unparsable.
 
@@ -160,13 +153,7 @@ def instructions(prompt: Prompt, rollout: Rollout) -> Outcome:
     return judged(share == 1.0, share, parts={"rules": share, "all": float(share == 1.0)})
 
 
-@register(
-    "reward",
-    example=lambda gold: f"so</think> The answer that you have been looking for is {gold}.",
-    example_meta=_example_meta,
-    check=lambda options: require(),
-    warm=_warm,
-)
+@register("reward", **_TRAITS)
 def ifbench(prompt: Prompt, rollout: Rollout, *, loose: bool = True) -> Outcome:
     """1 if the response obeys all rules of the prompt, else 0, as IFEval and IFBench define their accuracies.
 

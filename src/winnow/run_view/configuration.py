@@ -118,11 +118,9 @@ def changes_in(manifest: Mapping[str, Any]) -> list[Change]:
     return [change for change in changes if _is_change(change)] if isinstance(changes, list) else []
 
 
-def evaluations(config: Mapping[str, Any], changes: Sequence[Change]) -> Evaluations:
-    """The evaluations that were made with the settings of the configuration."""
-    section = config.get("evaluate")
-    split = section.get("split") if isinstance(section, Mapping) else None
-    return Evaluations(evaluated_since(changes), split != "train")
+def evaluations(manifest: Mapping[str, Any]) -> Evaluations:
+    """The evaluations that were made with the settings of a run's manifest."""
+    return Evaluations(evaluated_since(changes_in(manifest)), at(manifest, "config", "evaluate", "split") != "train")
 
 
 def _is_change(change: Any) -> bool:

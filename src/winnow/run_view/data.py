@@ -16,7 +16,7 @@ from winnow.alarms.watch import alarms_of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
 from winnow.records import Alarm
-from winnow.run_view.configuration import changes_in, evaluations, heading
+from winnow.run_view.configuration import evaluations, heading
 from winnow.state.folder import FOLDER, SWEEP, find, is_checkpoint_path
 from winnow.state.log import METRICS
 from winnow.state.logbook import is_new, read_metrics, read_rows
@@ -71,8 +71,7 @@ class OpenRun:
 
     def alarms(self) -> list[Alarm]:
         """The alarms that were raised, in order, each with its step, name and text (docs/watching.md)."""
-        compared = evaluations(self.config, changes_in(self.manifest))
-        return alarms_of_run(self._rows(), self.config, evaluated_since=compared.since)
+        return alarms_of_run(self._rows(), self.config, evaluated_since=evaluations(self.manifest).since)
 
     def rollouts(self, step: int | None = None, columns: Collection[str] | None = None) -> Columns:
         """column -> [rollouts] of one step or of all, in the log's order: "step" and `columns`, or all columns. Other

@@ -14,7 +14,7 @@ import numpy as np
 
 from winnow.algos.forecast import REACHED, AccuracyForecast, forecast
 from winnow.metrics import is_step
-from winnow.run_view.configuration import EVALUATIONS, Evaluations, changes_in, evaluations
+from winnow.run_view.configuration import EVALUATIONS, Evaluations, evaluations
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import manifest_of
 from winnow.view.text import format_count, format_duration, format_percent
@@ -110,6 +110,5 @@ def forecast_of(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> Ru
 
 def forecast_lines(run: Path) -> list[str]:
     """The forecast of a run's folder in words; none if there is no forecast. Raises DataError for a damaged log."""
-    manifest = manifest_of(run)
-    found = forecast_of(read_metrics(run), evaluations(manifest.config, changes_in(manifest.data)))
+    found = forecast_of(read_metrics(run), evaluations(manifest_of(run).data))
     return [] if found is None else found.lines()

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -33,27 +33,18 @@ Marker = Literal["circle", "square"]
 Ends = tuple[float, float]
 
 
-class Quantity(NamedTuple):
-    """A quantity that a line shows, and the look of the line: fields of `RunSeries`."""
+@dataclass(frozen=True, slots=True)
+class RunSeries:
+    """A line. NaN makes a gap in it."""
 
     quantity: str
     color: Color
     style: Style = "solid"
     marker: Marker | None = None  # at each point of a quantity that is measured at some steps only
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSeries:
-    """A line. NaN makes a gap in it."""
-
-    quantity: str
     note: str = ""  # a legend's addition to the quantity
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    color: Color
-    style: Style = "solid"
+    x: tuple[float, ...] = ()
+    y: tuple[float, ...] = ()
     axis: Literal[1, 2] = 1  # 2: the right scale
-    marker: Marker | None = None
     error: tuple[float, ...] | None = None  # one standard error, up and down
     band: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # (lower ends, upper ends), one at each x
     band_label: str | None = None  # the band's entry in a legend
@@ -91,17 +82,18 @@ class RunPanel:
     spans: tuple[Span, ...] = ()
 
 
-TRAINING = Quantity("training", "blue")
-MEAN_REWARD = Quantity("mean", "blue")
-MEAN_LENGTH, LONGEST = Quantity("mean", "blue"), Quantity("longest", "grey", "dotted")
-CUT_OFF = Quantity("cut off", "orange", "dashed")
-LOSS, ENTROPY, GRADIENT = Quantity("loss", "blue"), Quantity("entropy", "blue"), Quantity("norm", "blue")
-FOLLOWED = Quantity("followed", "blue")
-FLAT, KEPT = Quantity("flat groups", "orange", "dashed"), Quantity("rollouts kept", "green", "dotted")
-TRAINED = Quantity("rollouts trained on", "blue")
-DIVERGENCES = {"loss/kl": Quantity("KL term", "blue"), "reward/kl": Quantity("KL in the reward", "orange", "dashed")}
-EXPLAINED, VALUE_LOSS = Quantity("explained variance", "blue"), Quantity("value loss", "orange", "dashed")
-VALUE, RETURN = Quantity("mean value", "blue"), Quantity("mean return", "green", "dashed")
+# Lines without points
+TRAINING = RunSeries("training", "blue")
+MEAN_REWARD = RunSeries("mean", "blue")
+MEAN_LENGTH, LONGEST = RunSeries("mean", "blue"), RunSeries("longest", "grey", "dotted")
+CUT_OFF = RunSeries("cut off", "orange", "dashed")
+LOSS, ENTROPY, GRADIENT = RunSeries("loss", "blue"), RunSeries("entropy", "blue"), RunSeries("norm", "blue")
+FOLLOWED = RunSeries("followed", "blue")
+FLAT, KEPT = RunSeries("flat groups", "orange", "dashed"), RunSeries("rollouts kept", "green", "dotted")
+TRAINED = RunSeries("rollouts trained on", "blue")
+DIVERGENCES = {"loss/kl": RunSeries("KL term", "blue"), "reward/kl": RunSeries("KL in the reward", "orange", "dashed")}
+EXPLAINED, VALUE_LOSS = RunSeries("explained variance", "blue"), RunSeries("value loss", "orange", "dashed")
+VALUE, RETURN = RunSeries("mean value", "blue"), RunSeries("mean return", "green", "dashed")
 
 
 def panels(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[RunPanel]:
@@ -145,8 +137,8 @@ def _reward(steps: Sequence[Row], rows: Sequence[Row]) -> list[RunPanel]:
         error = _column(steps, f"{name}_sem")
         low, high = ([m + sign * e for m, e in zip(mean, error, strict=True)] for sign in (-1, 1))
     known = any(not math.isnan(end) for end in low) and any(not math.isnan(end) for end in high)
-    line = RunSeries(
-        **MEAN_REWARD._asdict(),
+    line = replace(
+        MEAN_REWARD,
         x=_x(steps),
         y=tuple(mean),
         band=(tuple(low), tuple(high)) if known else None,
@@ -172,7 +164,7 @@ def _length(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
 def _of_metrics(
     title: str,
     y_label: str,
-    quantities: Mapping[str, Quantity],
+    quantities: Mapping[str, RunSeries],
     steps: Sequence[Row],
     rows: Sequence[Row],
     *,
@@ -219,7 +211,7 @@ def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     """
     explained = np.array(_column(steps, VALUED[0]))
     drawn = np.maximum(explained, LEAST_EXPLAINED)  # keeps NaN
-    line = RunSeries(**EXPLAINED._asdict(), x=_x(steps), y=tuple(drawn.tolist()))
+    line = replace(EXPLAINED, x=_x(steps), y=tuple(drawn.tolist()))
     beside = [_line(steps, VALUED[1], VALUE_LOSS, axis=2)] if _has(steps, VALUED[1]) else []
     held = [row["step"] for row in takewhile(is_held, steps)]
     return RunPanel(
@@ -241,7 +233,7 @@ def _values(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
         mean, spread = (np.array(_column(steps, f"critic/return_{name}")) for name in ("mean", "std"))
         band = tuple((mean - spread).tolist()), tuple((mean + spread).tolist())
         y = tuple(mean.tolist())
-        returns = [RunSeries(**RETURN._asdict(), x=_x(steps), y=y, band=band, band_label="± 1 s.d.")]
+        returns = [replace(RETURN, x=_x(steps), y=y, band=band, band_label="± 1 s.d.")]
     return RunPanel(
         title="values and returns",
         y_label="reward to come, mean over tokens",
@@ -255,8 +247,8 @@ def _measured(rows: Sequence[Row], x: dict[float, float], evaluated: Evaluations
     lines, rows = [], evaluated.rows(rows)
     since = f", from step {evaluated.since} on" * bool(evaluated.since)
     quantities = {
-        "sampled": Quantity(f"{evaluated.of}, sampled", "orange", "dashed", "circle"),
-        "greedy": Quantity(f"{evaluated.of}, greedy", "green", "dotted", "square"),
+        "sampled": RunSeries(f"{evaluated.of}, sampled", "orange", "dashed", "circle"),
+        "greedy": RunSeries(f"{evaluated.of}, greedy", "green", "dotted", "square"),
     }
     for mode, quantity in quantities.items():
         name = f"eval/accuracy_{mode}"
@@ -271,7 +263,7 @@ def _measured(rows: Sequence[Row], x: dict[float, float], evaluated: Evaluations
 def _line(
     steps: Sequence[Row],
     name: str,
-    quantity: Quantity,
+    quantity: RunSeries,
     *,
     note: str = "",
     axis: Literal[1, 2] = 1,
@@ -279,12 +271,12 @@ def _line(
     error: tuple[float, ...] | None = None,
 ) -> RunSeries:
     places, y = _x(steps) if x is None else tuple(x), tuple(_column(steps, name))
-    return RunSeries(**quantity._asdict(), note=note, x=places, y=y, axis=axis, error=error)
+    return replace(quantity, note=note, x=places, y=y, axis=axis, error=error)
 
 
-def _share(steps: Sequence[Row], part: str, whole: str, quantity: Quantity) -> RunSeries:
+def _share(steps: Sequence[Row], part: str, whole: str, quantity: RunSeries) -> RunSeries:
     pairs = zip(_column(steps, part), _column(steps, whole), strict=True)
-    return RunSeries(**quantity._asdict(), x=_x(steps), y=tuple(a / b if b else math.nan for a, b in pairs))
+    return replace(quantity, x=_x(steps), y=tuple(a / b if b else math.nan for a, b in pairs))
 
 
 def _x(steps: Sequence[Row]) -> tuple[float, ...]:

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from winnow.errors import DataError
 from winnow.run_view.configuration import EVALUATIONS, Evaluations
 from winnow.run_view.panels import STEPS, Ends, RunPanel, RunSeries, panels
 from winnow.run_view.summary import Row
@@ -18,14 +17,8 @@ MARKERS = {"circle": "o", "square": "s"}
 
 
 def draw(rows: Sequence[Row], *, title: str, subtitle: str = "", evaluated: Evaluations = EVALUATIONS) -> Figure:
-    """The picture of `rows`, which are in step order. Raises DataError for a run without a step."""
+    """The picture of `rows`, which are in step order; at least one is of a finished step."""
     drawn = panels(rows, evaluated)
-    if not drawn:
-        raise DataError(
-            "the run has not finished a step yet, so there is nothing to plot",
-            remedy="wait for its first step",
-            code="data.empty",
-        )
     columns = 3 if len(drawn) > 4 else 2
     lines_of_panels = -(-len(drawn) // columns)
     figure = new_figure(5.5 * columns, 3.1 * lines_of_panels + 1.0)

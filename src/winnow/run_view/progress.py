@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import IO, Any, get_args
 
 from rich.console import Console
@@ -21,7 +22,7 @@ from winnow.core.events import AlarmRaised, Ended, Evaluated, Event, Notice, Pha
 from winnow.errors import ConfigError, WinnowError
 from winnow.metrics import per_prompt_metric
 from winnow.records import Alarm, StepReport
-from winnow.run_view.configuration import changes_in, evaluations
+from winnow.run_view.configuration import evaluations
 from winnow.run_view.forecast import RunForecast, forecast_of, read_of
 from winnow.state.log import plain
 from winnow.state.logbook import read_metrics
@@ -43,6 +44,8 @@ from winnow.view.text import (
 # Fields that a line omits, in this order, until it fits
 LEAST_FIRST = ("speed", "plateau", "EV", "accuracy", "eval", "reward")
 BETWEEN = ("load", "evaluate", "checkpoint")  # phases outside of steps
+# In JSON; the others are called like their class
+EVENTS: dict[type[object], str] = {PhaseBegan: "phase", RolloutsFinished: "rollouts", StepReport: "step"}
 QUICK = 1.0  # seconds: the phases of a shorter step would change too fast to read
 SILENT_BETWEEN, SILENT_IN_A_STEP = 10.0, 60.0  # seconds without a line, after which a line has the current phase
 
@@ -76,7 +79,7 @@ class Standing:
             case Started():
                 self.begun, self.first, self.last, self.done = True, event.first_step, event.last_step, event.first_step
                 self._rows = earlier_rows(event)
-                self.held_out = evaluations(manifest_of(event.folder).config, ()).held_out
+                self.held_out = evaluations(manifest_of(event.folder).data).held_out
                 self.max_hours = event.max_hours
             case PhaseBegan():
                 self.phase, self.step, self.sampled = event.phase, event.step, None
@@ -150,8 +153,7 @@ def earlier_rows(event: Started) -> list[Mapping[str, float]]:
     if event.first_step == 0:
         return []
     try:
-        manifest = describe(event.folder)
-        compared = evaluations(manifest.config, changes_in(manifest.data))
+        compared = evaluations(describe(event.folder).data)
         # The row of the first step is the evaluation that a resume keeps: the log was cut before this event
         return [read_of(row) for row in compared.rows(read_metrics(event.folder)) if row["step"] <= event.first_step]
     except WinnowError:
@@ -165,27 +167,11 @@ def event_json(event: Event, standing: Standing) -> str:
 
 
 def _fields(event: Event, standing: Standing) -> dict[str, Any]:
-    match event:
-        case Started():
-            run = {"folder": str(event.folder), "first_step": event.first_step, "last_step": event.last_step}
-            return {"event": "started", **run, "devices": event.devices, "max_hours": event.max_hours}
-        case PhaseBegan():
-            return {"event": "phase", "step": event.step, "phase": event.phase}
-        case RolloutsFinished():
-            return {"event": "rollouts", "step": event.step, "finished": event.finished, "asked": event.asked}
-        case StepReport():
-            left = standing.seconds_left
-            return {"event": "step", "step": event.step, "metrics": event.metrics, "seconds_left": left}
-        case Evaluated():
-            return {"event": "evaluated", "step": event.step, "metrics": event.metrics}
-        case AlarmRaised():
-            alarm = event.alarm
-            return {"event": "alarm", "step": alarm.step, "name": alarm.name, "text": alarm.text}
-        case Notice():
-            return {"event": "notice", "text": event.text}
-        case Ended():
-            model = None if event.model is None else str(event.model)
-            return {"event": "ended", "steps": event.steps, "model": model, "interrupted": event.interrupted}
+    if isinstance(event, AlarmRaised):
+        return {"event": "alarm", "step": event.alarm.step, "name": event.alarm.name, "text": event.alarm.text}
+    fields = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(event).items()}
+    left = {"seconds_left": standing.seconds_left} if isinstance(event, StepReport) else {}
+    return {"event": EVENTS.get(type(event), type(event).__name__.lower()), **fields, **left}
 
 
 Show = Callable[[Event, Standing], None]

@@ -27,12 +27,8 @@ class DecisionLog:
     """Appends decisions. `mark` is the end of the file in the checkpoint from which the run resumes."""
 
     def __init__(self, folder: Path, mark: Mark | None = None) -> None:
-        self._log = LineLog(folder / DECISIONS, mark)
-        self.path = self._log.path
-
-    def lost(self) -> str | None:
-        """See `LineLog.lost`."""
-        return self._log.lost()
+        self.log = LineLog(folder / DECISIONS, mark)
+        self.path = self.log.path
 
     def sync(self, step: int) -> Mark | None:
         """Wait until every row is on the disk, and return the mark at the end of the decisions before earlier steps
@@ -50,7 +46,7 @@ class DecisionLog:
         """Append a decision, and wait until it is on the disk. Raises RunFolderError."""
         if not ranks.is_writer():
             return
-        self._log.append(step, encode({"step": step, **decision}) + b"\n")
+        self.log.append(step, encode({"step": step, **decision}) + b"\n")
         with refusals(self.path):
             sync(self.path)
             sync(self.path.parent)

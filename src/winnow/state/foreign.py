@@ -52,9 +52,9 @@ def file_of(path: Path) -> tuple[ForeignLog, int] | None:
     """The log that a file of rollouts is in, and its step; None for a file that no other trainer names so."""
     whole = Path(os.path.abspath(path))  # from inside its folder, a file's name alone does not show it
     for kind in readers()[0]:
-        for folder in kind.folders_of(whole):
-            if (log := open_log(folder)) is not None and (step := kind.step_of(whole)) is not None:
-                return log, step
+        step = kind.step_of(whole)
+        if step is not None and (log := open_log(whole.parents[kind.above])) is not None:
+            return log, step
     return None
 
 

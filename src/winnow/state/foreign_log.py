@@ -73,6 +73,7 @@ class ForeignLog(ABC):
 
     program: ClassVar[str]
     names: ClassVar[str]  # of its files, for a message about a folder that has none
+    above: ClassVar[int] = 0  # folders between a file of rollouts and the run's folder
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,11 +83,6 @@ class ForeignLog(ABC):
     @abstractmethod
     def is_at(cls, path: Path) -> bool:
         """Whether a folder has the names that this trainer writes."""
-
-    @classmethod
-    @abstractmethod
-    def folders_of(cls, path: Path) -> Iterable[Path]:
-        """The folders that may be the log of a file of rollouts."""
 
     @classmethod
     @abstractmethod

@@ -7,7 +7,6 @@ thousand numbers then need milliseconds. This module imports no torch.
 
 from __future__ import annotations
 
-import base64
 import copy
 import functools
 import hashlib
@@ -19,7 +18,7 @@ import numpy as np
 
 from winnow.budget.pass_rates import rates
 from winnow.budget.sampling import PromptTable
-from winnow.records import Draw, FloatArray, Group, IntArray, Prompt, PromptStats
+from winnow.records import Draw, FloatArray, Group, IntArray, Prompt, PromptStats, packed, unpacked
 
 # The columns of a table in a checkpoint, with the type of their numbers there. All of them are read at every save, so
 # they are few and small: a streak is all_right, or -all_wrong.
@@ -294,17 +293,6 @@ def _stats(prompts: Sequence[Prompt], trials: FloatArray, correct: FloatArray, n
         trials=trials,
         correct=correct,
     )
-
-
-def packed(array: Any, dtype: str) -> str:
-    """The bytes of an array as text; `dtype` has a byte order, such as "<f8"."""
-    return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode("ascii")
-
-
-def unpacked(text: str, dtype: str) -> Any:
-    """[n] the numbers of `packed`, as float64 or int64."""
-    numbers = np.frombuffer(base64.b64decode(text), dtype=dtype)
-    return numbers.astype(np.int64 if np.issubdtype(numbers.dtype, np.integer) else np.float64)
 
 
 def packed_values(values: Mapping[str, Any]) -> dict[str, Any]:

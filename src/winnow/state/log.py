@@ -67,16 +67,18 @@ class LineLog:
             check_kind(self.path, "a file")
             return None if self._mark is None else lost(self.path, self._mark)
 
-    def marked_rows(self) -> Iterator[dict[str, Any]]:
-        """Every row before the mark. Raises DataError."""
-        if self._mark is None:
-            return
-        end = 0
-        for number, line in enumerate(_lines(self.path, 0), start=1):
-            end += len(line)
-            if end > self._mark.bytes:
-                return
-            yield row_of(self.path, number, line)
+    def extent(self) -> str:
+        """The last step of the log, in words for a message."""
+        last: int | None = None
+        with contextlib.suppress(DataError, OSError):
+            for number, line in enumerate(_lines(self.path, 0), start=1):
+                last = step_of(self.path, number, line)
+        return "it contains no whole row" if last is None else f"its last whole row is of step {last}"
+
+    def marked_rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Every row before the mark, with its line number. Raises DataError."""
+        if self._mark is not None:
+            yield from rows(self.path, self._mark.bytes)
 
     def sync(self, step: int) -> Mark | None:
         """Wait until every row is on the disk, and return the mark at the end of the rows before `step`.
@@ -129,22 +131,15 @@ class LineLog:
         return end, b""
 
 
-def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Parsed rows with their line numbers; an incomplete last line is ignored. Raises DataError, with the line."""
+def rows(path: Path, end: float = math.inf) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Parsed rows, up to byte `end`, with their line numbers; an incomplete last line is ignored. Raises DataError,
+    with the line.
+    """
     with errors_as(DataError, f"cannot read {path}", "name a run folder or its log", code="data.unreadable"):
         check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
         path.open("rb").close()
-    for number, line in enumerate(_lines(path, 0), start=1):
+    for number, line in enumerate(_lines(path, 0, end), start=1):
         yield number, row_of(path, number, line)
-
-
-def extent(path: Path) -> str:
-    """The last step of a log, in words for a message."""
-    last: int | None = None
-    with contextlib.suppress(DataError, OSError):
-        for number, line in enumerate(_lines(path, 0), start=1):
-            last = step_of(path, number, line)
-    return "it contains no whole row" if last is None else f"its last whole row is of step {last}"
 
 
 def ends_cut(path: Path) -> bool:
@@ -179,12 +174,13 @@ def named(path: Path, number: int, what: str) -> contextlib.AbstractContextManag
     return errors_as(DataError, problem, "repair or delete the line", code="data.malformed", of=wrong)
 
 
-def _lines(path: Path, start: int) -> Iterator[bytes]:
-    """Each whole line from byte `start` on, without an incomplete last one."""
+def _lines(path: Path, start: int, end: float = math.inf) -> Iterator[bytes]:
+    """Each whole line from byte `start` to `end`, without an incomplete last one."""
     with path.open("rb") as file:
         file.seek(start)
         for line in file:
-            if not line.endswith(b"\n"):
+            start += len(line)
+            if start > end or not line.endswith(b"\n"):
                 return
             yield line
 

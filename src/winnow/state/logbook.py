@@ -24,9 +24,9 @@ from winnow.state.decisions import DECISIONS, Decision, DecisionLog, read_decisi
 from winnow.state.disk import is_writable, sync
 from winnow.state.folder import has_finished_step, is_checkpoint_path
 from winnow.state.foreign import no_run, open_log
-from winnow.state.log import METRICS, LineLog, Mark, check_metrics, extent, metrics_line, named, refusals, rows
+from winnow.state.log import METRICS, LineLog, Mark, check_metrics, metrics_line, named, refusals, rows
 from winnow.state.manifest import MANIFEST
-from winnow.state.rollout_files import INDEX, ROLLOUTS, Kept, RolloutLog, StepFile, files_of
+from winnow.state.rollout_files import INDEX, Kept, RolloutLog, StepFile, files_of
 
 
 class StepEvidence(Protocol):
@@ -71,22 +71,17 @@ class Logbook:
         """Raise RunFolderError unless the logs can be written and have every row that the checkpoint `saved` relies on.
         Rows may be missing after a power cut or an edit.
         """
-        rollouts, metrics = self._rollouts.lost(), self._metrics.lost()
-        for path, loss, last_row in (
-            (self._folder / ROLLOUTS, rollouts, self._rollouts.extent),
-            (self._metrics.path, metrics, lambda: extent(self._metrics.path)),
-            (self._decisions.path, self._decisions.lost(), lambda: extent(self._decisions.path)),
-        ):
-            if loss is not None:
+        logs: tuple[RolloutLog | LineLog, ...] = (self._rollouts, self._metrics, self._decisions.log)
+        for log in logs:
+            if (loss := log.lost()) is not None:
                 raise RunFolderError(
-                    f"{path} lacks rows that it had when the checkpoint {saved} was saved: {loss}; {last_row()}",
+                    f"{log.path} lacks rows that it had when the checkpoint {saved} was saved: {loss}; {log.extent()}",
                     remedy="restore the file; or delete the checkpoint, to resume from the one before it; "
                     f'or, to resume without these rows, remove "logs" from {saved}/manifest.json',
                     code="run_folder.damaged",
                 )
 
-        folder = self._folder / ROLLOUTS
-        for path in (self._metrics.path, folder, self._folder / INDEX):
+        for path in (self._metrics.path, self._rollouts.path, self._folder / INDEX):
             if path.exists() and not is_writable(path):
                 raise RunFolderError(
                     f"cannot write {path}: permission denied",

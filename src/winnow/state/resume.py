@@ -164,7 +164,7 @@ def compare(
     bases = (str(before.get("base", "")), str(after.get("base", "")))
     config = [
         Change(step, key, was, now, _sentence(key, was, now))
-        for key, was, now in _differences(before.get("config"), after["config"])
+        for key, was, now in differences(before.get("config"), after["config"])
         if _placed(was, bases[0]) != _placed(now, bases[1])
     ]
     changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]
@@ -182,7 +182,7 @@ def compare(
     bits = "the last bits of the results may differ from an uninterrupted run"
     around = [
         Change(step, key, was, now, f"{_sentence(key, was, now)}; {bits}")
-        for key, was, now in _differences(_surroundings(before), _surroundings(after))
+        for key, was, now in differences(_surroundings(before), _surroundings(after))
     ]
     return (*(c for c in changes if c.key != "output"), *around)
 
@@ -261,11 +261,11 @@ def within(key: str, tables: Sequence[str]) -> bool:
     return any(key == table or key.startswith(f"{table}.") for table in tables)
 
 
-def _differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
     """(dotted key, before, after) for every leaf that differs."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in dict.fromkeys([*before, *after]):
-            yield from _differences(before.get(name), after.get(name), f"{key}.{name}" if key else name)
+            yield from differences(before.get(name), after.get(name), f"{key}.{name}" if key else name)
     elif before != after:
         yield key, before, after
 

@@ -285,7 +285,7 @@ class RolloutLog:
     """
 
     def __init__(self, run: Path, *, seed: int, mark: Mark | None, rollouts: Kept, every: int) -> None:
-        self._folder = run / ROLLOUTS
+        self.path = self._folder = run / ROLLOUTS
         self._index = LineLog(run / INDEX, mark)
         self._seed, self._rollouts, self._every = seed, rollouts, every
         self._unsynced: list[Path] = []
@@ -353,7 +353,7 @@ class RolloutLog:
             return f"{self._index.path.name}: {loss}"
         files = [
             (path_of(self._folder, row["step"]), Mark(row["bytes"], row["tail_sha256"]))
-            for row in self._index.marked_rows()
+            for _, row in self._index.marked_rows()
         ]
         wrong = [loss for path, mark in files if (loss := _other_size(path, mark))]
         if wrong:

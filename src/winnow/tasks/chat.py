@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from winnow.control_groups import limit_resource, mapped_memory
 from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Message
 from winnow.tasks.messages import prompt_messages
@@ -292,15 +293,15 @@ def _child(reading: int, writing: int, texts: Iterator[str]) -> None:
 
 def _write_texts(pipe: BinaryIO, texts: Iterator[str]) -> None:
     try:
-        _limit(resource.RLIMIT_CORE, 0)
-        _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
+        limit_resource(resource.RLIMIT_CORE, 0)
+        limit_resource(resource.RLIMIT_AS, (mapped_memory()[0] or 2**60) + MEMORY)  # without /proc it never applies
         for text in texts:
             pipe.write(json.dumps(text).encode() + b"\n")
             pipe.flush()  # the kernel kills the child at the CPU limit; the message counts the prompts written before
     except BrokenPipeError:
         return
     except MemoryError:
-        _limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
+        limit_resource(resource.RLIMIT_AS, resource.RLIM_INFINITY)
         pipe.write(json.dumps({"error": f"it needs more than {MEMORY // 2**20} MiB"}).encode() + b"\n")
     except BaseException as error:  # a template can raise anything
         pipe.write(json.dumps({"error": (str(error) or type(error).__name__)[:1000]}).encode() + b"\n")
@@ -318,7 +319,7 @@ def _rendered(
     fixed = _CLOCK + template if "strftime_now" in template else template
     for conversation in conversations:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + CPU_SECONDS)
+        limit_resource(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + CPU_SECONDS)
         messages = [
             {**message, "content": [{"type": "text", "text": message["content"]}] if parts else message["content"]}
             for message in conversation
@@ -327,19 +328,3 @@ def _rendered(
             messages, tools=given, chat_template=fixed, tokenize=False, add_generation_prompt=True, **options
         )
         yield str(text)
-
-
-def _limit(what: int, most: int) -> None:
-    """Set the soft limit, as far as the hard one allows."""
-    _, hard = resource.getrlimit(what)
-    soft = hard if most == resource.RLIM_INFINITY or (hard != resource.RLIM_INFINITY and most > hard) else most
-    with contextlib.suppress(ValueError, OSError):  # a system without this limit
-        resource.setrlimit(what, (soft, hard))
-
-
-def _address_space() -> int:
-    """Bytes that this process has mapped; without /proc a number so large that the limit never applies."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except OSError:
-        return 2**60

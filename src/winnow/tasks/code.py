@@ -196,12 +196,7 @@ _GOLDS: Mapping[Format, Callable[[Record, str], Gold]] = MappingProxyType(
 def _json(record: Record, field: str, *, remedy: str = "correct or remove this line") -> Any:
     """The value of a field that is JSON, or text that contains JSON."""
     value = record.value(field)
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise record.malformed(f"the field {field!r} is not JSON ({error})", remedy) from error
+    return record.parsed(value, f"the field {field!r} is not JSON", remedy) if isinstance(value, str) else value
 
 
 def _text(value: Any) -> str:

@@ -3,7 +3,6 @@ r"""Problems from the user's own files, JSON lines or Parquet: one problem per r
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import re
@@ -19,7 +18,7 @@ from winnow.registry import register
 from winnow.rewards.extract import hashes, last_boxed
 from winnow.tasks.messages import messages_of
 from winnow.tasks.problems import Split, check_split, listed, problem, same_text, split_of
-from winnow.tasks.rows import MEDIA, MISSING, Record, read_rows
+from winnow.tasks.rows import MEDIA, MISSING, Record, list_in, read_rows
 
 Extract = Literal["whole", "boxed", "hashes"]
 
@@ -269,7 +268,8 @@ def _gold(record: Record, fields: _Fields) -> Any:
                 'write it with json.dumps; or, if this text is the gold, set task.extract = "whole"',
                 key="task.extract",
             )
-        value = _several(value)
+        if isinstance(value, str) and re.match(r'\s*\[\s*"', value):
+            value = list_in(value, lambda gold: isinstance(gold, str))
     golds = value if isinstance(value, list) else [value]
     for one in golds:
         _check_gold(record, fields.answer, one)
@@ -278,17 +278,6 @@ def _gold(record: Record, fields: _Fields) -> Any:
     if fields.extract in _EXTRACTS:
         golds = [_extracted(record, fields, one) for one in golds]
     return golds if isinstance(value, list) else golds[0]
-
-
-def _several(value: Any) -> Any:
-    """The golds in a text that is the JSON of a list of texts; any other value as it is."""
-    if not isinstance(value, str) or not re.match(r'\s*\[\s*"', value):
-        return value
-    try:
-        golds = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-    return golds if all(isinstance(gold, str) for gold in golds) else value
 
 
 def _check_gold(record: Record, key: str, gold: Any) -> None:

@@ -6,14 +6,13 @@ A message is {"role", "content"}, or {"from", "value"} as in ShareGPT. Its conte
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from winnow.records import Message
-from winnow.tasks.rows import Record
+from winnow.tasks.rows import Record, list_in
 
 _PYTHON = re.compile(r"\s*\[\s*\{.*?'(?:role|from)': '(?:system|user|human)'", re.DOTALL)
 # Roles in published data sets; those of ShareGPT are human and gpt.
@@ -34,7 +33,7 @@ def messages_of(record: Record, key: str, *, drop_reply: bool) -> tuple[Message,
     """
     value = record.value(key)
     if isinstance(value, str) and re.match(r"\s*\[\s*\{", value):
-        value = _parsed(value)
+        value = list_in(value, _is_message)
     if isinstance(value, str) and _PYTHON.match(value):
         raise record.malformed(f"the field {key!r} has messages as Python prints them", "write it with json.dumps")
     if not isinstance(value, list):
@@ -53,15 +52,8 @@ def prompt_messages(earlier: Sequence[Message], question: str, system: str | Non
     return [{"role": role, "content": text} for role, text in (*first, *kept, Message("user", question))]
 
 
-def _parsed(text: str) -> Any:
-    """The messages in a text that is their JSON; any other text as it is."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    kinds = ({"role", "content"}, {"from", "value"})
-    are_messages = all(isinstance(one, dict) and any(one.keys() >= kind for kind in kinds) for one in value)
-    return value if are_messages else text
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and any(value.keys() >= kind for kind in ({"role", "content"}, {"from", "value"}))
 
 
 def _message(record: Record, key: str, value: Any, place: int) -> Message:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from winnow.errors import ConfigError, DataError, near_miss
+from winnow.errors import DataError, near_miss
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.gym import AUDITED, foreign_field, foreign_field_message, refuse_constants
@@ -68,12 +68,7 @@ def _generator(dataset: str, options: Mapping[str, Any]) -> Any:
             code="data.not_installed",
         ) from error
     if dataset not in DATASETS:
-        raise ConfigError(
-            f"task.dataset: reasoning-gym has no {dataset!r}",
-            remedy=near_miss(dataset, DATASETS),
-            key="task.dataset",
-            code="config.value",
-        )
+        raise refused("dataset", f"task.dataset: reasoning-gym has no {dataset!r}", near_miss(dataset, DATASETS))
     try:
         return create_dataset(dataset, **options)
     except (AssertionError, TypeError, ValueError) as error:  # its generators raise these for bad options

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -70,6 +70,7 @@ class Record:
 
     fields: Mapping[str, Any]
     where: str  # "train.jsonl:17", or "train.parquet, row 17", for messages
+    number: int = 0  # of the line, or of the row of Parquet, from 1
 
     def find(self, key: str) -> Any:
         """The value of a field, or of a field inside a field; `MISSING` if the row does not have it.
@@ -114,37 +115,46 @@ class Record:
             name, rest = key[:place], key[place + 1 :]
             if name not in table:
                 continue
-            inner = table[name]
+            inner, here = table[name], f"{outer}{name}"
             if isinstance(inner, str):
-                inner = self._parsed(inner, f"{outer}{name}", rest)
+                problem = f"the field {here!r} is text that is not JSON, so it has no {rest!r}"
+                inner = self.parsed(inner, problem, "correct or remove this row, or name another field")
             if isinstance(inner, Mapping):
-                return inner[rest] if rest in inner else self._inside(inner, rest, f"{outer}{name}.")
+                return inner[rest] if rest in inner else self._inside(inner, rest, f"{here}.")
         return MISSING
 
-    def _parsed(self, text: str, key: str, rest: str) -> Any:
+    def parsed(self, text: str, problem: str, remedy: str) -> Any:
+        """The value of a text that is JSON; DataError with the problem for another text."""
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise self.malformed(
-                f"the field {key!r} is text that is not JSON, so it has no {rest!r} ({error})",
-                "correct or remove this row, or name another field",
-            ) from error
+            raise self.malformed(f"{problem} ({error})", remedy) from error
+
+
+def list_in(text: str, is_element: Callable[[Any], bool]) -> Any:
+    """The list of such elements in a text that begins with "[" and is its JSON; any other text as it is."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if all(map(is_element, value)) else text
 
 
 def read_rows(
-    file: Path, *, key: str = "task.path", keys: Sequence[str] | None = None, named: Sequence[str] = ()
+    file: Path, *, key: str | None = "task.path", keys: Sequence[str] | None = None, named: Sequence[str] = ()
 ) -> Iterator[Record]:
     """The rows of a file of JSON lines (without blank lines), or of a Parquet file, in their order.
 
     Of a Parquet file only the columns of `keys` are read; None: those of `named`, and all others without binary data.
 
     Raises DataError for a row that is no object, with its place, and for a Parquet file that cannot be read. Raises it
-    for a missing file with `key`, the configuration key that names the file.
+    for a missing file with `key`, the configuration key that names the file, if one does.
     """
+    of = f"{key}: " if key else ""
     if not file.is_file():
         folder = file.is_dir()
         raise DataError(
-            f"{key}: {file} is a folder" if folder else f"{key}: there is no file {file}",
+            f"{of}{file} is a folder" if folder else f"{of}there is no file {file}",
             remedy="name one file in it" if folder else f"correct the path: a relative one starts from {Path.cwd()}",
             key=key,
             code="data.missing",
@@ -172,30 +182,25 @@ def _read_lines(file: Path) -> Iterator[Record]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line := line.strip():
-                yield _record(line, f"{file}:{number}")
+                yield _record(line, f"{file}:{number}", number)
 
 
-def _record(line: bytes, where: str) -> Record:
+def _record(line: bytes, where: str, number: int) -> Record:
     try:
-        fields = json.loads(line)
+        fields = json.loads(line.decode("utf-8-sig"))  # json would guess UTF-16 or UTF-32 for some bytes
     except (ValueError, RecursionError) as error:
+        row = Record({}, where)
         if isinstance(error, UnicodeDecodeError) or b"\0" in line:  # JSON has no zero bytes, and UTF-16 has many
-            raise _malformed(f"{where}: this line is not UTF-8 text", "save the file as UTF-8") from error
-        raise _malformed(f"{where}: this line is not JSON ({error})", "correct or remove it") from error
+            raise row.malformed("this line is not UTF-8 text", "save the file as UTF-8") from error
+        raise row.malformed(f"this line is not JSON ({error})", "correct or remove it") from error
+    row = Record(fields, where, number)
     if not isinstance(fields, dict):
-        raise _malformed(
-            f"{where}: this line is JSON of the type {type(fields).__name__}",
-            "write one JSON object per line, {...}",
+        raise row.malformed(
+            f"this line is JSON of the type {type(fields).__name__}", "write one JSON object per line, {...}"
         )
     if line.count(b"[") + line.count(b"{") > DEEPEST and _is_deep(fields):
-        raise _malformed(
-            f"{where}: more than {DEEPEST} lists and objects within each other", "flatten or remove this line"
-        )
-    return Record(fields, where)
-
-
-def _malformed(problem: str, remedy: str) -> DataError:
-    return DataError(problem, remedy=remedy, code="data.malformed")
+        raise row.malformed(f"more than {DEEPEST} lists and objects within each other", "flatten or remove this line")
+    return row
 
 
 def _is_deep(value: Any) -> bool:
@@ -206,7 +211,7 @@ def _is_deep(value: Any) -> bool:
     return any(isinstance(one, (dict, list)) for one in level)
 
 
-def _read_parquet(file: Path, key: str, keys: Sequence[str] | None, named: Sequence[str]) -> Iterator[Record]:
+def _read_parquet(file: Path, key: str | None, keys: Sequence[str] | None, named: Sequence[str]) -> Iterator[Record]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -215,10 +220,10 @@ def _read_parquet(file: Path, key: str, keys: Sequence[str] | None, named: Seque
             names = [column.name for column in opened.schema_arrow if _is_read(column, keys, named)]
             batches = opened.iter_batches(BATCH, columns=names)
             for number, row in enumerate(chain.from_iterable(map(_rows, batches)), start=1):
-                yield Record(row, f"{file}, row {number}")
+                yield Record(row, f"{file}, row {number}", number)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"{key}: the Parquet file {file} cannot be read: {error}",
+            f"{f'{key}: ' if key else ''}the Parquet file {file} cannot be read: {error}",
             remedy="write it again, or name another file",
             key=key,
             code="data.unreadable",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from winnow.errors import ConfigError, DataError, conflict, near_miss
+from winnow.errors import DataError, bad_value, conflict, near_miss
 from winnow.records import Problem, Prompt
 from winnow.tasks.chat import Tools, chat_texts
 
@@ -83,7 +83,8 @@ def render_each(
         texts = [write(problem.question) for problem in every]
     # Not verbose: transformers would print a warning about a prompt that is longer than the model's context.
     tokens = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
-    prompts = (_prompt(*each) for each in zip(every, texts, tokens, strict=True))
+    rendered = zip(every, texts, tokens, strict=True)
+    prompts = (Prompt.of(problem, text, np.array(ids, dtype=np.int64)) for problem, text, ids in rendered)
     return [_fitting(list(islice(prompts, len(problems))), max_prompt_tokens) for problems in lists]
 
 
@@ -134,17 +135,6 @@ def _fitting(prompts: Sequence[Prompt], most: int) -> Rendered:
     return Rendered(prompts=fitting, dropped=len(prompts) - len(fitting), first_dropped=first_dropped)
 
 
-def _prompt(problem: Problem, text: str, tokens: Sequence[int]) -> Prompt:
-    return Prompt(
-        id=problem.id,
-        tokens=np.array(tokens, dtype=np.int64),
-        text=text,
-        answer=problem.answer,
-        task=problem.task,
-        meta=problem.meta,
-    )
-
-
 def _refuse_ignored(template: str, **given: object) -> None:
     """Raise ConfigError for a key that only a chat template uses."""
     for key, value in given.items():
@@ -179,29 +169,20 @@ def _text(template: str, base: Path | None) -> str:
         return PLAIN[template]
     file = (base or Path()) / template  # of a recipe, `base` is a folder in the package: a path in --set is absolute
     if not file.is_file():
-        raise ConfigError(
+        raise bad_value(
             f"prompt.template: no template is called {template!r}, and there is no file {file.absolute()}",
-            remedy=f"{near_miss(template, [*PLAIN, 'chat'])}; or write the path of your file, which starts from the "
-            f"folder of the configuration, and on the command line (--set) from the working directory",
+            f"{near_miss(template, [*PLAIN, 'chat'])}; or write the path of your file, which starts from the folder of "
+            f"the configuration, and on the command line (--set) from the working directory",
             key="prompt.template",
-            code="config.value",
         )
     try:
         text = file.read_text(encoding="utf-8-sig").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"prompt.template: {file} cannot be read as UTF-8 text: {error}",
-            remedy="save it as UTF-8",
-            key="prompt.template",
-            code="config.value",
-        ) from error
+        problem = f"prompt.template: {file} cannot be read as UTF-8 text: {error}"
+        raise bad_value(problem, "save it as UTF-8", key="prompt.template") from error
     if text.count("{question}") != 1:
-        raise ConfigError(
-            f"prompt.template: {file} contains {{question}} {text.count('{question}')} times",
-            remedy="write it exactly once",
-            key="prompt.template",
-            code="config.value",
-        )
+        problem = f"prompt.template: {file} contains {{question}} {text.count('{question}')} times"
+        raise bad_value(problem, "write it exactly once", key="prompt.template")
     return text
 
 

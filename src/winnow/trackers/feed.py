@@ -20,7 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from winnow.errors import ConfigError, WinnowError
 from winnow.metrics import is_step
@@ -64,10 +64,7 @@ class Item:
 
 
 class TrackerFeed:
-    """Public methods are called in the training thread, private ones in the tracker's thread.
-
-    `conclude` calls `_left` in the training thread, after `_off` is set.
-    """
+    """Public methods are called in the training thread, private ones in the tracker's thread."""
 
     def __init__(self, name: str, make: Callable[[TrackedRun], Tracker], *, rollouts: int, options: str = "") -> None:
         self.name, self.rollouts = name, rollouts
@@ -76,8 +73,9 @@ class TrackerFeed:
         self._make = make
         self._launch: Launch | None = None
         self._items: deque[Item | Status] = deque()  # append and popleft are atomic, so no lock is needed
-        self._dropped, self._failed = Counter[What](), Counter[What]()  # each is changed by one thread alone
-        self._sending: What | None = None  # the kind of the item that is being sent
+        # Items of this launch, and of earlier ones; and of both, those that the tracker has. One thread changes each.
+        self._put, self._resent, self._received = Counter[What](), Counter[What](), Counter[What]()
+        self._gap = False  # whether a row of metrics was dropped or refused
         self._off = False
         self._failures = Counter[What]()  # in a row, by kind: rows may fail while notices succeed
         self._failure_reported = False
@@ -92,12 +90,13 @@ class TrackerFeed:
         self._launch = launch
 
     def put(self, item: Item) -> None:
-        """Queue an item, or count it as dropped. Never waits."""
+        """Queue an item, or drop it. Never waits."""
         most = MOST_METRICS if item.what in ("rows of metrics", "notices") else MOST_SAMPLES
-        if self._off or len(self._items) >= most:
-            self._dropped[item.what] += 1
-        else:
+        self._put[item.what] += 1
+        if not self._off and len(self._items) < most:
             self._items.append(item)
+        elif item.what == "rows of metrics":
+            self._gap = True
 
     def end(self, status: Status) -> None:
         """Queue the end of the launch; no item follows."""
@@ -114,13 +113,10 @@ class TrackerFeed:
         if self._launch and not self._ended.is_set():
             self._off = True
             self.notices.append(f"the tracker {self.name!r} has not finished, and winnow no longer waits for it")
-            self._dropped += self._left()
-            if self._sending is not None:
-                self._dropped[self._sending] += 1
-        missing = self._dropped + self._failed
+        counts = {what: self._put[what] + self._resent[what] - self._received[what] for what in get_args(What)}
+        missing = ", ".join(f"{number} {what}" for what, number in counts.items() if number > 0)
         if self._launch and missing:
-            counts = ", ".join(f"{number} {what}" for what, number in missing.items())
-            self.notices.append(f"the tracker {self.name!r} did not receive {counts}; the run folder has them all")
+            self.notices.append(f"the tracker {self.name!r} did not receive {missing}; the run folder has them all")
 
     def _work(self) -> None:
         try:
@@ -134,7 +130,7 @@ class TrackerFeed:
                     self._tracker.close("failed")
             else:
                 self._tracker.close(end)
-                if not self._failed["rows of metrics"] + self._dropped["rows of metrics"]:
+                if not self._gap:
                     self._mark.settle()
         except BaseException as error:  # even SystemExit ends this thread alone
             self._stop(error)
@@ -181,19 +177,19 @@ class TrackerFeed:
         self._tracker = tracker
         self._mark.begin(getattr(tracker, "id", None), since)
         for step, metrics in logged(folder, launch.size, since) if launch.size else ():
-            self._deliver(Item("rows of metrics", step, metrics, done=step < first_step))
+            self._deliver(Item("rows of metrics", step, metrics, done=step < first_step), again=True)
             if self.rollouts and self._mark.known and is_step(metrics):
-                self._deliver(Item("samples of rollouts", step))
+                self._deliver(Item("samples of rollouts", step), again=True)
 
-    def _deliver(self, item: Item) -> None:
+    def _deliver(self, item: Item, *, again: bool = False) -> None:
+        self._resent[item.what] += again
         if self._off:
-            self._failed[item.what] += 1
             return
-        self._sending = item.what
         try:
             self._send(item)
         except BaseException as error:
-            self._failed[item.what] += 1
+            if item.what == "rows of metrics":
+                self._gap = True
             self._failures[item.what] += 1
             if self._failures[item.what] >= FAILURES or not isinstance(error, Exception):
                 self._stop(error)
@@ -201,11 +197,10 @@ class TrackerFeed:
                 self.notices.append(f"the tracker {self.name!r} failed: {_describe(error)}; training continues")
             self._failure_reported = True
         else:
+            self._received[item.what] += 1
             self._failures[item.what] = 0
-            if item.done and not self._failed["rows of metrics"] + self._dropped["rows of metrics"]:
+            if item.done and not self._gap:
                 self._mark.reach(item.step + 1)
-        finally:
-            self._sending = None
 
     def _send(self, item: Item) -> None:
         match item.what:
@@ -221,27 +216,13 @@ class TrackerFeed:
                     self._tracker.picture(item.step, "plot", png)
 
     def _stop(self, error: BaseException) -> None:
-        """Turn the tracker off with a notice, and count the waiting items as failed."""
+        """Turn the tracker off with a notice."""
         if not self._off:
             self._off = True
             continues = "" if self._ending.is_set() else "; training continues"
             self.notices.append(
                 f"the tracker {self.name!r} is off until the next launch: {_describe(error)}{continues}"
             )
-        self._failed += self._left()
-
-    def _left(self) -> Counter[What]:
-        """Remove and count the waiting items. The end stays in the queue, as the thread may wait for it."""
-        left, ends = Counter[What](), list[Status]()
-        with contextlib.suppress(IndexError):
-            while True:
-                item = self._items.popleft()
-                if isinstance(item, Item):
-                    left[item.what] += 1
-                else:
-                    ends.append(item)
-        self._items.extend(ends)
-        return left
 
 
 def _describe(error: BaseException) -> str:

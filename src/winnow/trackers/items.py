@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from winnow.errors import DataError
 from winnow.installed import is_installed
-from winnow.state.log import METRICS, row_of
+from winnow.metrics import is_step
+from winnow.state.log import METRICS, rows
 from winnow.state.logbook import read_metrics
 from winnow.state.rollout_files import ROLLOUTS, StepFile, path_of
 from winnow.state.saved_runs import manifest_of
@@ -33,11 +33,7 @@ def finite_or_nan(metrics: Mapping[str, float | None]) -> dict[str, float]:
 
 def logged(folder: Path, size: int, since: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """(step, metrics) of each row in the first `size` bytes of metrics.jsonl, from `since` on. Raises DataError."""
-    path = folder / METRICS
-    with path.open("rb") as file:
-        lines = file.read(size).split(b"\n")[:-1]
-    for number, line in enumerate(lines, start=1):
-        row = row_of(path, number, line)
+    for _, row in rows(folder / METRICS, size):
         step = int(row.pop("step"))
         if step >= since:
             yield step, row
@@ -107,16 +103,14 @@ def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
 def _drawn(folder: Path, step: int) -> bytes | None:
     if not is_installed("matplotlib"):
         return None
-    from winnow.run_view.configuration import changes_in, evaluations
+    from winnow.run_view.configuration import evaluations
     from winnow.run_view.plot import draw
 
-    manifest = manifest_of(folder)
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
     name = encodable(one_line(folder.absolute().name), "ascii")  # every font has these characters
-    try:
-        figure = draw(rows, title=name, evaluated=evaluations(manifest.config, changes_in(manifest.data)))
-    except DataError:  # no step is finished
+    if not any(map(is_step, rows)):
         return None
+    figure = draw(rows, title=name, evaluated=evaluations(manifest_of(folder).data))
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=100)
     return drawn.getvalue()

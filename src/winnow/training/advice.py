@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from winnow import ranks
@@ -17,7 +17,7 @@ from winnow.seeds import Rng
 from winnow.tasks.templates import PLAIN, Rendered
 from winnow.training.budget import Budget
 from winnow.training.factors import PASS_RATES, cut_factors, group_of_verdicts, round_factors
-from winnow.training.prompts import TAG, FirstPrompt, HeldOut
+from winnow.training.prompts import TAG, FirstPrompt
 
 HIGHEST_RATE = 2e-5  # the highest learning rate at which configs/published trains all weights of a model
 UNEVEN = 0.05  # how far a factor of the gradient may be from 1 without a warning
@@ -40,7 +40,7 @@ def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]
     yield from _about_secrets(members.config)
 
 
-def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
+def before_training(config: Config, train: Rendered, held_out: Mapping[str | None, Rendered]) -> Iterator[str]:
     """Warnings before the first step: about settings that do not fit the number of ranks, and about prompts."""
     yield from _about_ranks(config, ranks.count())
     yield from _about_learning_rate(config)
@@ -49,11 +49,11 @@ def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]
     yield from about_prompts(config, train, held_out)
 
 
-def about_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
+def about_prompts(config: Config, train: Rendered, held_out: Mapping[str | None, Rendered]) -> Iterator[str]:
     """Warnings about the prompts of a run: those that are too long, test problems that are trained on, and splits with
     fewer problems than an evaluation requests.
     """
-    purposes = [("training", train), *((task or "evaluation", prompts) for task, prompts in held_out)]
+    purposes = [("training", train), *((task or "evaluation", prompts) for task, prompts in held_out.items())]
     for purpose, rendered in purposes:
         if rendered.dropped:
             yield (
@@ -62,7 +62,7 @@ def about_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) 
                 f"{rendered.first_dropped!r}"
             )
     trained = {prompt.text for prompt in train.prompts}
-    for task, prompts in held_out:
+    for task, prompts in held_out.items():
         known = sum(prompt.text in trained for prompt in prompts.prompts) if task is not None else 0
         if known:
             yield (
@@ -70,7 +70,7 @@ def about_prompts(config: Config, train: Rendered, held_out: Sequence[HeldOut]) 
                 f"problems, word by word: results on them do not show how the policy does on new problems"
             )
     wanted = config.evaluate.problems
-    for task, prompts in held_out:
+    for task, prompts in held_out.items():
         available, split = prompts.dropped + len(prompts.prompts), config.evaluate.split if task is None else "test"
         if available < wanted:
             yield (
@@ -102,18 +102,21 @@ def missing_answer_forms(members: Members, first: FirstPrompt) -> Iterator[str]:
             )
 
 
-def faster_decoding(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/cpuinfo")) -> Iterator[str]:
-    """A sentence where the native engine decodes in float32 on a CPU with instructions for bfloat16, which are twice as
-    fast. `cpu` is the file that lists the instructions.
+def precision_on_cpu(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/cpuinfo")) -> Iterator[str]:
+    """A sentence where the policy computes in bfloat16 on a CPU without instructions for it, or where the native engine
+    decodes in float32 on one that has them, which are twice as fast. `cpu` is the file that lists the instructions.
     """
     weights = sum(part.bytes for part in plan.parts if part.name == "weights" and part.device == "cpu")
-    engine, in_float32 = members.engine, members.config.model.dtype == "float32"
+    flags = cpu.read_text(encoding="utf-8").split() if cpu.exists() else []
+    engine, model, is_fast = members.engine, members.config.model, not BFLOAT16.isdisjoint(flags)
+    if weights and model.dtype == "bfloat16" and "flags" in flags and not is_fast:
+        yield (
+            "model.dtype = 'bfloat16': this CPU has no instructions for bfloat16, so its products may be many "
+            "times slower than in float32 (see the measured products); use model.dtype = 'float32' here"
+        )
     inside = engine.options.get("process", "inside") == "inside"  # in a process of its own it refuses a dtype
     same_dtype = engine.name == "native" and inside and engine.options.get("dtype", "policy") == "policy"
-    packed = members.config.model.quantization is not None
-    if weights < LARGE or packed or not in_float32 or not same_dtype:
-        return
-    if BFLOAT16.intersection(_flags(cpu)):
+    if is_fast and weights >= LARGE and model.dtype == "float32" and model.quantization is None and same_dtype:
         yield (
             "this CPU has instructions for bfloat16: rollout.engine = {use = 'native', dtype = 'bfloat16'} decodes on "
             "a bfloat16 copy of the weights, about 1.7 times as fast (measured at 40M parameters). Its log-probs then "
@@ -121,25 +124,6 @@ def faster_decoding(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/
             "copy follows small updates late (docs/engines.md). Evaluations sample with the policy's weights where "
             "memory allows, and eval/weight_bits records it"
         )
-
-
-def slow_bfloat16(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/cpuinfo")) -> Iterator[str]:
-    """A sentence where the policy computes in bfloat16 on a CPU without instructions for it. `cpu` is the file that
-    lists the instructions.
-    """
-    on_cpu = any(part.name == "weights" and part.device == "cpu" for part in plan.parts)
-    if on_cpu and members.config.model.dtype == "bfloat16":
-        flags = _flags(cpu)
-        if "flags" in flags and not BFLOAT16.intersection(flags):
-            yield (
-                "model.dtype = 'bfloat16': this CPU has no instructions for bfloat16, so its products may be many "
-                "times slower than in float32 (see the measured products); use model.dtype = 'float32' here"
-            )
-
-
-def _flags(cpu: Path) -> list[str]:
-    """The words of the file that lists a CPU's instructions; none without the file."""
-    return cpu.read_text(encoding="utf-8").split() if cpu.exists() else []
 
 
 def _is_required(mark: str, first: FirstPrompt) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,13 +14,12 @@ from winnow.config import Config, trained_tokens
 from winnow.core.members import Members
 from winnow.learner.gradient_sums import BUCKET
 from winnow.learner.head import default_chunk_tokens, sums_head_gradient
-from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
+from winnow.memory.demand import Demand
 from winnow.memory.footprint import head
-from winnow.memory.plan import MemoryPart, MemoryPlan
+from winnow.memory.plan import MemoryPlan
 from winnow.memory.predict import plan_memory
 from winnow.memory.trained_model import policy_shapes, value_model
 from winnow.models.meta import Skeleton
-from winnow.user_code import with_named_errors
 from winnow.verify.worker import can_be_sent
 
 
@@ -141,8 +138,8 @@ def demand_of(
         prompt_tokens=config.prompt.max_prompt_tokens if longest_prompt is None else longest_prompt,
         device=f"cuda:{own_device}" if device == torch.device("cuda") else str(device),
         device_bytes=memory,
-        requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
-        measured=measured_rollouts(config, members.source if norms != "none" else "none", count),
+        source=members.source,
+        gradient_norms=norms != "none",
         value_model=like.value_model if like else value_model(config, model),
         chunk_tokens=chunk,
         bucket=BUCKET,
@@ -154,27 +151,8 @@ def demand_of(
 
 
 def plan_demand(members: Members, demand: Demand) -> MemoryPlan:
-    """The plan of a run with its demand. An engine that declares neither `memory` nor `job` is listed by its name
-    alone.
-    """
-    config, engine = members.config, members.engine
-    job = engine.traits.job or (lambda demand: f"{config.rollout.engine.label} samples")
-    declared = engine.traits.memory or (lambda demand: ())
-
-    def parts(demand: Demand) -> Iterator[MemoryPart]:
-        for part in declared(demand):  # one step ahead, an engine samples while the policy is trained
-            always = config.rollout.ahead and part.phase == "generate"
-            yield dataclasses.replace(part, phase="always") if always else part
-
-    return plan_memory(
-        demand,
-        needs=log_probs_needed(members),
-        job=job,
-        # `tuple` inside the guard: the function may be a generator, which raises only when it is read
-        engine_parts=with_named_errors(
-            f"'memory' of the engine {engine.name!r}", declared, lambda demand: tuple(parts(demand))
-        ),
-    )
+    """The plan of a run with its demand."""
+    return plan_memory(demand, members.engine, needs=log_probs_needed(members))
 
 
 def log_probs_needed(members: Members) -> frozenset[str]:

@@ -138,7 +138,7 @@ def build(
         checkpoint.check(folder, plan.checkpoint if saved is None else 0)
     ranks.check_same("configuration", lambda: json.dumps(dump(config), sort_keys=True, default=str))
     ranks.check_same("set of prompts", lambda: digest_of(prompts.prompts))
-    ranks.check_same("set of held-out prompts", lambda: str([digest_of(task.prompts.prompts) for task in held_out]))
+    ranks.check_same("set of held-out prompts", lambda: str([digest_of(of.prompts) for of in held_out.values()]))
     devices = tuple(plan.lines())  # before the model is loaded, as the lines include the memory that is free
     with contextlib.ExitStack() as on_failure:
         verify = {**config.verify.model_dump(), "workers": workers_of_rank(config.verify.workers)}
@@ -170,7 +170,7 @@ def build(
             folder=folder,
             sampling=training_sampling(config),
             prompts=prompts,
-            held_out={each.task: each.prompts.prompts for each in held_out},
+            held_out={task: of.prompts for task, of in held_out.items()},
             engine=engine,
             verifiers=verifiers,
             learner=learner,

@@ -49,17 +49,12 @@ def check_combinations(members: Members) -> None:
         _check_sizes,
         _check_presumed,
         _check_probe,
-        _check_assumed,
-        _check_least,
-        _check_keep,
-        _check_drawn,
-        _check_rounds,
-        _check_cut,
-        _check_chunks,
+        _check_allocator,
+        _check_kept,
+        _check_sampling,
         check_values,
         check_critic,
         _check_limits,
-        _check_reset,
     ):
         check(members)
     check_ranks(members.config, ranks.launched_count())
@@ -183,7 +178,7 @@ def _check_presumed(members: Members) -> None:
 
 
 def _check_probe(members: Members) -> None:
-    """Refuse a key of `probe` that the allocator does not read: it would be ignored silently."""
+    """Refuse a key of `probe` that the allocator does not read, and a reset of a reference that does not exist."""
     config, source = members.config, members.source
     reads = _PROBE_KEYS[source] | ({"decay"} if members.sample.traits.source == "history" else set[str]())
     reads -= set[str]() if members.allocate.traits.gradient_norms else {"gradient_norm"}
@@ -196,10 +191,19 @@ def _check_probe(members: Members) -> None:
                 f"line --unset probe removes the file's table",
                 key=f"probe.{key}",
             )
+    reset = config.probe.outer_reset
+    if reset in ("reference", "both") and not members.reference:
+        raise conflict(
+            f"probe.outer_reset = {reset!r} restarts the reference policy, and no term compares with one",
+            remedy=f"add a KL term, or use {'optimizer' if reset == 'both' else 'none'!r}",
+            key="probe.outer_reset",
+        )
 
 
-def _check_assumed(members: Members) -> None:
-    """Refuse an advantage, a selector or a weighting for which the allocator was not derived."""
+def _check_allocator(members: Members) -> None:
+    """Refuse an advantage, a selector or a weighting for which the allocator was not derived, and a budget that has
+    fewer rollouts than every prompt gets: it would have nothing to decide.
+    """
     used: Mapping[str, Sequence[Bound[Any]]] = {
         "advantage": (members.advantage,),
         "select": members.selectors,
@@ -214,10 +218,6 @@ def _check_assumed(members: Members) -> None:
                     remedy=f"set {key} = {assumed[0]!r}, or choose another allocator",
                     key="allocate",
                 )
-
-
-def _check_least(members: Members) -> None:
-    """Refuse a budget that has fewer rollouts than every prompt gets: the allocator would have nothing to decide."""
     option, rollouts = members.allocate.traits.least, members.config.rollout.rollouts_per_prompt
     least = None if option is None else members.allocate.options[option]
     if least is not None and least > rollouts:
@@ -228,13 +228,38 @@ def _check_least(members: Members) -> None:
         )
 
 
-def _check_drawn(members: Members) -> None:
-    """Refuse an unbiased weight where the sampler prefers some prompts, and the probabilities of its draws are unknown.
+def _check_sampling(members: Members) -> None:
+    """Refuse a cut where its ticks are not the policy's tokens, and an unbiased weight (which divides by pass rates,
+    for a mean over the task's prompts) where prompts are preferred with unknown probabilities, where verdicts decide
+    the number of rollouts, and with a cut: it would be biased.
 
-    Where they are known, a step needs two prompts: an overdue one would else be certain, and all others excluded.
+    Where the probabilities are known, a step needs two prompts: an overdue one would else be certain, and all others
+    excluded.
     """
-    sampler, weighting = members.sample, members.weighting
-    if not _is_unbiased(members) or sampler.traits.probability == "equal":
+    sampler, rounds, cut, weighting = members.sample, members.rounds, members.cut, members.weighting
+    if cut.traits.cuts and members.environment is not None:
+        raise conflict(
+            f"cut = {cut.name!r} counts ticks of one token, and the rollouts of an environment wait for its turns",
+            remedy="set cut = 'none', or remove the environment",
+            key="cut",
+        )
+    if weighting.traits.total != "prompts" or "pass_rates" not in weighting.traits.needs:
+        return
+    if rounds.traits.reads_verdicts:
+        raise conflict(
+            f"rounds = {rounds.name!r} ends a prompt by the verdicts of its rollouts, so the weight of weighting = "
+            f"{weighting.name!r}, 1 / (n p), would be biased",
+            remedy="use weighting = 'prompt' or 'accepted', or rounds = 'single'",
+            key="rounds",
+        )
+    if cut.traits.cuts:
+        raise conflict(
+            f"cut = {cut.name!r} leaves the rollouts that were short or likely, so the weight of weighting = "
+            f"{weighting.name!r}, 1 / (n p), would be biased",
+            remedy="use weighting = 'prompt' or 'accepted', or cut = 'none'",
+            key="cut",
+        )
+    if sampler.traits.probability == "equal":
         return
     if sampler.traits.probability == "unknown":
         raise conflict(
@@ -256,47 +281,10 @@ def _check_drawn(members: Members) -> None:
         )
 
 
-def _is_unbiased(members: Members) -> bool:
-    """Whether the weighting divides by pass rates, for a mean over the task's prompts."""
-    traits = members.weighting.traits
-    return traits.total == "prompts" and "pass_rates" in traits.needs
-
-
-def _check_rounds(members: Members) -> None:
-    """Refuse an unbiased weight where the number of rollouts depends on their verdicts: it would be biased."""
-    rule, weighting = members.rounds, members.weighting
-    if rule.traits.reads_verdicts and _is_unbiased(members):
-        raise conflict(
-            f"rounds = {rule.name!r} ends a prompt by the verdicts of its rollouts, so the weight of weighting = "
-            f"{weighting.name!r}, 1 / (n p), would be biased",
-            remedy="use weighting = 'prompt' or 'accepted', or rounds = 'single'",
-            key="rounds",
-        )
-
-
-def _check_cut(members: Members) -> None:
-    """Refuse a cut where its ticks are not the policy's tokens, and an unbiased weight, which a cut makes biased."""
-    rule, weighting = members.cut, members.weighting
-    if not rule.traits.cuts:
-        return
-    if members.environment is not None:
-        raise conflict(
-            f"cut = {rule.name!r} counts ticks of one token, and the rollouts of an environment wait for its turns",
-            remedy="set cut = 'none', or remove the environment",
-            key="cut",
-        )
-    if _is_unbiased(members):
-        raise conflict(
-            f"cut = {rule.name!r} leaves the rollouts that were short or likely, so the weight of weighting = "
-            f"{weighting.name!r}, 1 / (n p), would be biased",
-            remedy="use weighting = 'prompt' or 'accepted', or cut = 'none'",
-            key="cut",
-        )
-
-
-def _check_keep(members: Members) -> None:
-    rollouts = members.config.rollout.rollouts_per_prompt
-    for member in members.config.select if members.config.allocate.use == "uniform" else ():
+def _check_kept(members: Members) -> None:
+    """Refuse a number to keep that drops nothing, and a chunk that changes nothing: it would be ignored silently."""
+    config, rollouts = members.config, members.config.rollout.rollouts_per_prompt
+    for member in config.select if config.allocate.use == "uniform" else ():
         keep = member.options.get("keep_per_prompt")
         of, key = min((rollouts, "rollout.rollouts_per_prompt"), (member.chunk or rollouts, "select.chunk"))
         if isinstance(keep, int) and keep > of:
@@ -305,11 +293,6 @@ def _check_keep(members: Members) -> None:
                 remedy=f"lower it to at most {of}, or raise {key}",
                 key="select.keep_per_prompt",
             )
-
-
-def _check_chunks(members: Members) -> None:
-    """Refuse a chunk that changes nothing: it would be ignored silently."""
-    config = members.config
     for selector, section in zip(members.selectors, config.select, strict=True):
         if section.chunk and selector.traits.size != "exact":
             raise no_effect(
@@ -343,13 +326,3 @@ def _check_limits(members: Members) -> None:
                 remedy=f"raise verify.timeout_seconds above {own}, or lower {key}",
                 key="verify.timeout_seconds",
             )
-
-
-def _check_reset(members: Members) -> None:
-    reset = members.config.probe.outer_reset
-    if reset in ("reference", "both") and not members.reference:
-        raise conflict(
-            f"probe.outer_reset = {reset!r} restarts the reference policy, and no term compares with one",
-            remedy=f"add a KL term, or use {'optimizer' if reset == 'both' else 'none'!r}",
-            key="probe.outer_reset",
-        )

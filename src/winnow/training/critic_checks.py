@@ -100,30 +100,28 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
     if isinstance(critic, ModelCritic) and critic.path is not None:
         with relabel_errors("critic.path"):
             critic_tokenizer, described = load_tokenizer(critic.path), describe(critic.path)
-        if critic_tokenizer.get_vocab() != tokenizer.get_vocab():
-            raise conflict(
-                f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
-                f"policy's tokens",
-                remedy="name a model of the same family, or remove the key",
-                key="critic.path",
-            )
         longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
         # Padded embeddings count: the policy can sample an id that its tokenizer has no token for
         most = describe(config.model.path).vocabulary
-        if described.vocabulary < most:
-            raise conflict(
-                f"critic.path = {critic.path!r} has embeddings for {described.vocabulary} tokens, and the policy "
-                f"samples from {most}",
-                remedy="name a model whose vocab_size is no smaller, or remove the key",
-                key="critic.path",
-            )
-        if described.context < longest:
-            raise conflict(
-                f"critic.path = {critic.path!r} reads {described.context} tokens, and prompt.max_prompt_tokens + "
-                f"rollout.max_new_tokens = {longest}",
-                remedy="name another model, or lower one of them",
-                key="critic.path",
-            )
+        for refused, why, remedy in (
+            (
+                critic_tokenizer.get_vocab() != tokenizer.get_vocab(),
+                "has another vocabulary than the policy: a value model reads the policy's tokens",
+                "name a model of the same family, or remove the key",
+            ),
+            (
+                described.vocabulary < most,
+                f"has embeddings for {described.vocabulary} tokens, and the policy samples from {most}",
+                "name a model whose vocab_size is no smaller, or remove the key",
+            ),
+            (
+                described.context < longest,
+                f"reads {described.context} tokens, and prompt.max_prompt_tokens + rollout.max_new_tokens = {longest}",
+                "name another model, or lower one of them",
+            ),
+        ):
+            if refused:
+                raise conflict(f"critic.path = {critic.path!r} {why}", remedy=remedy, key="critic.path")
 
 
 def check_start(config: Config) -> None:
@@ -132,15 +130,8 @@ def check_start(config: Config) -> None:
     if not isinstance(critic, TrainedCritic) or critic.start is None:
         return
     path = Path(os.path.expanduser(critic.start)) / TENSORS
-    if not path.is_file():
-        raise ConfigError(
-            f"critic.start = {critic.start!r} is not a checkpoint: there is no {TENSORS} in it",
-            remedy="name a folder like RUN/checkpoints/step-000010 of a run with a value model",
-            key="critic.start",
-            code="config.value",
-        )
     unreadable, wrong = f"critic.start: {path} cannot be read", (OSError, SafetensorError)
-    remedy = "name another checkpoint"
+    remedy = "name a folder like RUN/checkpoints/step-000010 of a run with a value model"
     refusal = errors_as(ConfigError, unreadable, remedy, key="critic.start", code="config.value", of=wrong)
     from winnow.learner.optimizer import VALUE_MODEL  # imported late: `winnow check` computes with no model
     from winnow.learner.value_model import MOMENT, PARAMETER

@@ -106,4 +106,4 @@ class FirstPlan:
             length = self.prior.length
             spent = {"generate": COMPUTE["generate"] * length, "update": COMPUTE["update"] * length}
             return StepClock(proportional(statistics.work, spent), statistics.lasting)
-        return StepClock.of(self.costs, statistics.lasting)
+        return StepClock(self.costs, statistics.lasting)

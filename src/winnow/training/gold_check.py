@@ -8,12 +8,10 @@ tried, nor are environments.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from winnow import ranks
 from winnow.core.members import Members
@@ -30,7 +28,6 @@ SAMPLE = 64  # problems
 SECONDS = 1.0  # after the first verdict; a slower reward is tried on fewer golds
 NAMED = 3  # rows in a message
 AHEAD = 4  # golds that are sent before their verdicts: they are judged even if the time is up
-_BARE = re.compile(r"[A-Za-z_./~][\w./~-]*")  # a text that is read as text without quotes
 
 
 def sample_of(problems: Sequence[Problem], seed: int) -> tuple[Problem, ...]:
@@ -65,20 +62,13 @@ def _warnings(
     rows = f"{first}; also {others}{f' and {more} more' if more > 0 else ''}" if others else first
     cure = remedy(findings, members.task.entry, members.task.options)
     cure = cure or "correct these golds, or use a reward that accepts them"
-    audit = audit_command(members)
+    cure += f"; {audit} tries every gold" if (audit := audit_command(members)) else ""
+    of = f"{len(findings)} of {len(findings) + accepted}" if accepted else f"all {len(findings)}"
+    refuses = f"the reward {members.rewards[0].name!r} refuses the gold of {of} problems that were tried"
+    problem = f"{refuses}, given as an answer: {rows}"
     if not accepted and _is_for_options(members.rewards[0]):
-        raise DataError(
-            f"the reward {members.rewards[0].name!r} refuses the gold of all {len(findings)} problems that were tried, "
-            f"given as an answer: {rows}",
-            remedy=f"{cure}; {audit} tries every gold" if audit else cure,
-            key="reward",
-            code="data.malformed",
-        )
-    yield (
-        f"the reward {members.rewards[0].name!r} refuses the gold of {len(findings)} of {len(findings) + accepted} "
-        f"problems that were tried, given as an answer: {rows}. No answer to them can be right: {cure}"
-        + (f"; {audit} tries every gold" if audit else "")
-    )
+        raise DataError(problem, remedy=cure, key="reward", code="data.malformed")
+    yield f"{problem}. No answer to them can be right: {cure}"
 
 
 def check_form(members: Members, problems: Sequence[Problem]) -> None:
@@ -152,7 +142,7 @@ def audit_command(members: Members) -> str:
         return ""
     options = (("task", config.task.options), ("reward", deciding.options))
     shown = ((family, hide_secrets(of, member=True)) for family, of in options)
-    sets = [f"{family}.{name}={_toml(value)}" for family, of in shown for name, value in of.items()]
+    sets = [f"{family}.{name}={as_toml(value)}" for family, of in shown for name, value in of.items()]
     words = ("winnow", "audit", str(names[0]), "--reward", str(names[1]), *(w for of in sets for w in ("--set", of)))
     return f"`{shlex.join(words)}`"
 
@@ -163,12 +153,6 @@ def _named(use: object, base: Path) -> str | None:
         return None
     file, separator, function = use.rpartition(":")
     return f"{os.path.relpath(base / file)}{separator}{function}" if file.endswith(".py") else use
-
-
-def _toml(value: Any) -> str:
-    """A value as `--set` reads it."""
-    bare = isinstance(value, str) and _BARE.fullmatch(value) and value not in ("true", "false", "nan", "inf")
-    return value if bare else as_toml(value)
 
 
 def _short(text: str) -> str:

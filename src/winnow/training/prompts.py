@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,18 +31,11 @@ from winnow.training.gold_check import check_form, sample_of
 TAG = re.compile(r"</?\w+>")
 
 
-class HeldOut(NamedTuple):
-    """Prompts to evaluate on."""
-
-    task: str | None  # of `evaluate.tasks`, by the name in its metrics; None: the run's task
-    prompts: Rendered
-
-
 class RunPrompts(NamedTuple):
     """The rendered prompts of a run, the policy's tokenizer, and with an environment the form of its turns."""
 
     training: Rendered
-    held_out: tuple[HeldOut, ...]
+    held_out: Mapping[str | None, Rendered]  # by the task of `evaluate.tasks`; None: the run's task
     tokenizer: Any
     dialogue: Dialogue | None
     sample: tuple[Problem, ...]  # training problems whose golds are tried before the first step
@@ -50,7 +43,7 @@ class RunPrompts(NamedTuple):
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""
-        every = (self.training, *(task.prompts for task in self.held_out))
+        every = (self.training, *self.held_out.values())
         return max(len(prompt.tokens) for rendered in every for prompt in rendered.prompts)
 
 
@@ -62,7 +55,7 @@ def run_prompts(members: Members) -> RunPrompts:
         check_form(members, problems)
     tokenizer = prompt_tokenizer(members.config)
     first, *others = render_lists(members, [training, *held_out.values()], tokenizer)
-    rendered = tuple(HeldOut(name, prompts) for name, prompts in zip(held_out, others, strict=True))
+    rendered = dict(zip(held_out, others, strict=True))
     dialogue = dialogue_of(members, tokenizer, training[0])
     return RunPrompts(first, rendered, tokenizer, dialogue, sample_of(training, members.config.seed))
 

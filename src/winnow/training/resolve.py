@@ -206,38 +206,25 @@ def check_installed(members: Members) -> None:
         what = f"winnow-rl[{package}] (docs/engines.md describes how, also without a GPU)" if own else "it"
         remedy, named = f"install {what}, or choose the engine 'native'", f"rollout.engine = {members.engine.name!r}"
         _check_package("rollout.engine", named, package, package if own else None, remedy)
-    few_bits = {
-        **{f"{key}.moments": of.moments == "8bit" for key, of in optimizers(members.config).items()},
-        "model.quantization": members.config.model.quantization is not None,
-    }
-    for key in (key for key, configured in few_bits.items() if configured):
+    few_bits = [f"{key}.moments" for key, of in optimizers(members.config).items() if of.moments == "8bit"]
+    few_bits += ["model.quantization"] if members.config.model.quantization is not None else []
+    for key in few_bits:
         _check_package(key, key, "bitsandbytes", "bnb", "install winnow-rl[bnb], or remove the key")
-    if members.config.log.rollouts != "none" and not is_installed("pyarrow"):
-        raise ConfigError(
-            "log.rollouts: the package 'pyarrow', which writes rollouts, is not installed here",
-            remedy='pip install pyarrow, or write none of them (log.rollouts = "none")',
-            key="log.rollouts",
-            code="config.not_installed",
-        )
+    if members.config.log.rollouts != "none":
+        remedy = 'pip install pyarrow, or write none of them (log.rollouts = "none")'
+        _check_package("log.rollouts", "log.rollouts", "pyarrow", None, remedy)
 
 
 def _check_package(key: str, what: str, package: str, extra: str | None, remedy: str) -> None:
     """Raise ConfigError for a package that is not installed, and for one of winnow's `extra` in another version."""
     if not is_installed(package):
-        raise ConfigError(
-            f"{what}: the package {package!r} is not installed here",
-            remedy=remedy,
-            key=key,
-            code="config.not_installed",
-        )
-    versions = None if extra is None else unsuitable_version(package)
-    if versions is not None:
-        raise ConfigError(
-            f"{what}: {package} {versions[0]} is installed here, and winnow needs {versions[1]}",
-            remedy=f"pip install 'winnow-rl[{extra}]' '{package}{versions[1]}'",
-            key=key,
-            code="config.not_installed",
-        )
+        problem = f"the package {package!r} is not installed here"
+    elif extra is not None and (versions := unsuitable_version(package)) is not None:
+        problem = f"{package} {versions[0]} is installed here, and winnow needs {versions[1]}"
+        remedy = f"pip install 'winnow-rl[{extra}]' '{package}{versions[1]}'"
+    else:
+        return
+    raise ConfigError(f"{what}: {problem}", remedy=remedy, key=key, code="config.not_installed")
 
 
 def reward_spec(config: Config) -> dict[str, Any]:

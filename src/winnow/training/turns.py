@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from winnow.config import Config
+from winnow.config import Config, EnvironmentSection
 from winnow.engines.base import Engine, OnRollout, PendingRollout, Turns
 from winnow.engines.requests import turn_seed
 from winnow.engines.stopping import text_keeping
@@ -53,15 +53,7 @@ def with_environment(
     section = config.environment
     if section is None or dialogue is None:
         return engine
-    turns = TurnEngine(
-        engine,
-        verifiers,
-        dialogue,
-        max_turn_tokens=section.max_turn_tokens,
-        answer_after=section.answer_after,
-        repeats=not section.recorded,
-        record=run if section.recorded else None,
-    )
+    turns = TurnEngine(engine, verifiers, dialogue, section, run)
     return cast(Engine, turns)  # `version` and the like are those of the engine, through __getattr__
 
 
@@ -78,23 +70,12 @@ class TurnEngine:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        verifiers: Verifiers,
-        dialogue: Dialogue,
-        *,
-        max_turn_tokens: int,
-        answer_after: int = 2,
-        repeats: bool = True,
-        record: Path | None = None,
+        self, engine: Engine, verifiers: Verifiers, dialogue: Dialogue, section: EnvironmentSection, run: Path | None
     ) -> None:
-        """`answer_after` is `Turns.steps`, of an engine that keeps turns. `repeats`: the environment repeats itself.
-
-        `record` is the run's folder: answers recorded in it take the place of the environment's, and others are added.
-        """
+        """In the folder `run`, answers of a recorded environment take the place of its own, and others are added."""
         self._engine, self._verifiers, self._dialogue = engine, verifiers, dialogue
-        self._max_turn_tokens, self._answer_after = max_turn_tokens, answer_after
-        self._repeats, self._record = repeats, record
+        self._max_turn_tokens, self._answer_after = section.max_turn_tokens, section.answer_after
+        self._repeats, self._record = not section.recorded, run if section.recorded else None
         self._text = text_keeping(dialogue.tokenizer, MARKS)
         # Kinds of requests in which the environment repeated itself: the purpose of the request, and a task
         self._checked = set[tuple[SeedName, ...]]()

@@ -9,18 +9,15 @@ A prompt is encoded once for all of its rollouts.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections import OrderedDict
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from winnow.errors import ConfigError, DataError, WinnowError
-from winnow.records import IntArray, Outcome, Prompt, Reply, Rollout, ToolAnswer
+from winnow.records import IntArray, Outcome, Prompt, Reply, Rollout, ToolAnswer, packed, unpacked
 from winnow.rewards.compose import NOT_READ, NotRead, unsaved_tokens
 from winnow.rewards.outcomes import check_outcome, failure
 from winnow.verify.failures import SOCKET_HINT
@@ -56,11 +53,11 @@ def encode_task(prompt: bytes, rollout: Rollout, *, logprobs: bool) -> bytes:
     fields = {
         "index": int(rollout.index),
         "tokens": _pack_tokens(rollout.tokens),
-        "logprobs": _pack(rollout.logprobs, np.float64) if logprobs else None,
+        "logprobs": packed(rollout.logprobs, "<f8") if logprobs else None,
         "text": rollout.text,
         "finish": rollout.finish,
         "version": int(rollout.version),
-        "trainable": None if rollout.trainable is None else _pack(rollout.trainable, np.bool_),
+        "trainable": None if rollout.trainable is None else packed(rollout.trainable, "?"),
         "turns": rollout.turns,
     }
     return b'{"prompt":%b,"rollout":%b}' % (prompt, _dump(fields).encode("ascii"))
@@ -72,9 +69,9 @@ def decode_task(line: bytes) -> tuple[Prompt, Rollout]:
     prompt, rollout = task["prompt"], task["rollout"]
     prompt["tokens"] = _unpack_tokens(prompt["tokens"])
     rollout["tokens"] = _unpack_tokens(rollout["tokens"])
-    rollout["logprobs"] = NOT_READ if rollout["logprobs"] is None else _unpack(rollout["logprobs"], np.float64).copy()
+    rollout["logprobs"] = NOT_READ if rollout["logprobs"] is None else unpacked(rollout["logprobs"], "<f8")
     if rollout["trainable"] is not None:
-        rollout["trainable"] = _unpack(rollout["trainable"], np.bool_).copy()
+        rollout["trainable"] = unpacked(rollout["trainable"], "?").astype(np.bool_)
     if rollout["turns"] is not None:
         rollout["turns"] = tuple(rollout["turns"])
     return Prompt(**prompt), Rollout(**rollout)
@@ -146,19 +143,11 @@ def decode_error(line: bytes) -> ConfigError:
 
 
 def _pack_tokens(tokens: IntArray | NotRead) -> str | int | None:
-    return tokens.length if isinstance(tokens, NotRead) else _pack(tokens, np.int32)
+    return tokens.length if isinstance(tokens, NotRead) else packed(tokens, "<i4")
 
 
 def _unpack_tokens(tokens: str | int | None) -> IntArray:
-    return _unpack(tokens, np.int32).astype(np.int64) if isinstance(tokens, str) else unsaved_tokens(tokens)
-
-
-def _pack(array: npt.NDArray[Any], dtype: type[np.generic]) -> str:
-    return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode("ascii")
-
-
-def _unpack(text: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    return np.frombuffer(base64.b64decode(text), dtype=dtype)  # read-only: the callers copy it
+    return unpacked(tokens, "<i4") if isinstance(tokens, str) else unsaved_tokens(tokens)
 
 
 class EncodedPrompts:

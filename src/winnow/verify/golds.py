@@ -275,14 +275,6 @@ def failing(outcome: Outcome) -> str:
 
 def task_of(problem: Problem, text: str) -> tuple[Prompt, Rollout]:
     """A problem and a completion as a reward gets them, without tokens."""
-    prompt = Prompt(
-        id=problem.id,
-        tokens=np.zeros(0, np.int64),
-        text=problem.question,
-        answer=problem.answer,
-        task=problem.task,
-        meta=problem.meta,
-    )
-    return prompt, Rollout(
-        index=0, tokens=np.zeros(0, np.int64), logprobs=np.zeros(0), text=text, finish="stop", version=0
-    )
+    none = np.zeros(0, np.int64)
+    rollout = Rollout(index=0, tokens=none, logprobs=np.zeros(0), text=text, finish="stop", version=0)
+    return Prompt.of(problem, problem.question, none), rollout

@@ -28,6 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from winnow.control_groups import mapped_memory
 from winnow.environments.judging import Judge, make_judge, warm
 from winnow.errors import WinnowError
 from winnow.records import Outcome
@@ -45,7 +46,7 @@ from winnow.verify.dispatch import (
 )
 from winnow.verify.failures import is_retried, timed_out, worker_ended
 from winnow.verify.line_socket import LONGEST_VERDICT, LineSocket, wait
-from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings, mapped_memory, serve
+from winnow.verify.worker import WARM_UP_LIMITS, WorkerSettings, serve
 
 HEARTBEAT_SECONDS = 1.0  # how often an idle supervisor checks that its trainer still runs
 

@@ -78,8 +78,7 @@ class Verifiers:
         self._name = reward_name(reward)
         self._max_failure_share = max_failure_share
         self._recent = RecentVerdicts()
-        self._submitted: dict[tuple[str, int], tuple[Prompt, Rollout, int]] = {}  # with tickets
-        self._settled: dict[tuple[str, int], tuple[Rollout, Outcome]] = {}
+        self._known: dict[tuple[str, int], tuple[Rollout, int | Outcome]] = {}  # with a ticket, or settled
         self._episodes = itertools.count()
         self._runner: SupervisorClient | Inline
         if workers == 0 or not can_be_sent(reward):
@@ -105,9 +104,10 @@ class Verifiers:
         return reads(self._reward, base=self._base)
 
     def submit(self, prompt: Prompt, rollout: Rollout) -> None:
-        """Start judging a finished rollout; returns at once."""
-        if self._outcome_of(prompt, rollout) is None:
-            self._submitted[prompt.id, rollout.index] = prompt, rollout, self._runner.submit(prompt, rollout)
+        """Start judging a finished rollout, unless its outcome is settled; returns at once."""
+        known, verdict = self._known.get((prompt.id, rollout.index), (None, 0))
+        if known is not rollout or not isinstance(verdict, Outcome):
+            self._known[prompt.id, rollout.index] = rollout, self._runner.submit(prompt, rollout)
 
     def new_episode(self) -> int:
         """The number of a rollout that begins, for `request` and `give_up`."""
@@ -152,7 +152,7 @@ class Verifiers:
 
     def settle(self, prompt: Prompt, rollout: Rollout, outcome: Outcome) -> None:
         """Store the outcome of a finished rollout that `answer` has returned, so that it is not judged again."""
-        self._settled[prompt.id, rollout.index] = rollout, outcome
+        self._known[prompt.id, rollout.index] = rollout, outcome
 
     def collect(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with `outcomes` filled in the order of their rollouts; waits for missing verdicts. A rollout that
@@ -219,23 +219,14 @@ class Verifiers:
             return failure("malformed", f"{self._name!r} goes on where this rollout ended: it differs, or has changed")
         return verdict
 
-    def _outcome_of(self, prompt: Prompt, rollout: Rollout) -> Outcome | None:
-        """The settled outcome of exactly this rollout; None without one."""
-        settled, outcome = self._settled.get((prompt.id, rollout.index), (None, None))
-        return outcome if settled is rollout else None
-
     def _ticket(self, prompt: Prompt, rollout: Rollout) -> int | Outcome:
         """The ticket of exactly this rollout, not of one with the same id that an interrupted step had submitted; or
         its settled outcome, or the outcome of a cut one.
         """
         if rollout.finish == "cut":
             return cut()
-        outcome = self._outcome_of(prompt, rollout)
-        if outcome is not None:
-            del self._settled[prompt.id, rollout.index]
-            return outcome
-        of, submitted, ticket = self._submitted.pop((prompt.id, rollout.index), (None, None, 0))
-        return ticket if of is prompt and submitted is rollout else self._runner.submit(prompt, rollout)
+        known, verdict = self._known.pop((prompt.id, rollout.index), (None, 0))
+        return verdict if known is rollout else self._runner.submit(prompt, rollout)
 
 
 def _outcomes(groups: Iterable[Group]) -> list[Outcome]:

@@ -14,11 +14,10 @@ import socket
 import sys
 import time
 import traceback
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import NoReturn, cast
 
+from winnow.control_groups import limit_resource, mapped_memory
 from winnow.environments.judging import Judge, JudgeSpec, named_members
 from winnow.environments.replay import Environment
 from winnow.errors import ConfigError
@@ -52,14 +51,10 @@ def serve(end: socket.socket, claims: Claims, reward: Judge, *, memory_mb: int, 
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
-        space = mapped_memory()[0] + memory_mb * 2**20  # the limit is in addition to what the imports take
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        space = space if hard == resource.RLIM_INFINITY else min(space, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (space, hard))  # a sandbox sets the limit of its programs
+        # The limit is in addition to what the imports take. A sandbox sets the limit of its programs.
+        limit_resource(resource.RLIMIT_AS, mapped_memory()[0] + memory_mb * 2**20)
         # Allow as many open files as the system does: generators that are kept may have some each.
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with suppress(ValueError, OSError):  # a system whose hard limit is only a wish
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        limit_resource(resource.RLIMIT_NOFILE, resource.RLIM_INFINITY)
         _judge_all(end, claims, reward)
         status = 0
     except MemoryError:
@@ -85,15 +80,6 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Judge) -> None:
         if isinstance(verdict, Outcome) and verdict.cause == "memory":
             raise MemoryError  # the memory may never be freed, so the next task gets a new worker
         end.sendall(b"%b %b\n" % (ticket, encode_verdict(verdict)))
-
-
-def mapped_memory() -> tuple[int, int]:
-    """Bytes of this process's address space, and the bytes in memory; 0 without /proc."""
-    try:
-        size, resident = Path("/proc/self/statm").read_text().split()[:2]
-    except OSError:
-        return 0, 0
-    return int(size) * resource.getpagesize(), int(resident) * resource.getpagesize()
 
 
 @dataclass(frozen=True, kw_only=True)

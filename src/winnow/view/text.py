@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from winnow.errors import ConfigError
+
 WIDTH = 80
+UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6, "kb": 10**3}
 LARGEST = 1e15  # larger numbers are neither drawn, summed nor written out: no run reaches them, and sums would overflow
 
 # Control characters, invisible format characters (they reorder or hide text), lone surrogates, and separators of lines
@@ -98,6 +102,18 @@ def format_decimal(number: float, *, digits: int = 3, sign: Literal["", "+"] = "
     """A number with `digits` decimals, such as "0.250"; with an exponent, such as "+1.5e+31", if that would be long."""
     fixed = abs(number) < 1e5 or not math.isfinite(number)
     return f"{number:{sign}.{digits}f}" if fixed else f"{number:{sign}.1e}"
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size that a user wrote: "80GiB", "80 GB", "500kB". Raises ConfigError for other text."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?) *([a-z]+)", text.strip().lower(), re.ASCII)
+    if match is None or match[2] not in UNITS:
+        raise ConfigError(
+            f"{text!r} is no size",
+            remedy="write a number and a unit, GiB, GB, MiB, MB or kB, for example 80GiB or 20MB",
+            code="config.value",
+        )
+    return int(float(match[1]) * UNITS[match[2]])
 
 
 def format_percent(share: float) -> str:

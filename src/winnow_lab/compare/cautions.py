@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,15 @@ _WHEN = ("evaluate.every", "evaluate.every_minutes")
 _MACHINE = ("device", "threads", "gpu", "platform")  # keys of a manifest that affect seconds
 _NOT_COMPARED = ("steps", "max_hours", "output", "checkpoint", "log", "alarms", "track")  # a resume may change them
 FEW = 4  # evaluations before the level: below, the mean of three of them moves a speed-up towards 1
+_OF_SEEDS: Sequence[tuple[Callable[[SeedTime], bool], str]] = (  # which seeds a note is about, and what it says
+    (lambda s: s.ending == "never", "never reached the level, so the speed-up has no interval, and at most a bound"),
+    (
+        lambda s: s.ending == "at the first",
+        "above the level in the mean of their first two evaluations, so their time to it is not known; evaluate "
+        "earlier, or more often",
+    ),
+    (lambda s: s.at_last, "first reach the level at their last evaluation; longer runs may give another speed-up"),
+)
 
 
 def cautions(groups: Sequence[SeedGroup], *, seconds_measured: bool = True) -> Iterator[str]:
@@ -134,8 +143,10 @@ def time_cautions(
         return
     if plateau.level is None:
         yield f"{baseline}: its plateau is {plateau.value:.3g}, so there is no level above 0 and no speed-up"
-    for note in (_unreached, _at_last, _soon):
-        yield from merged(one for label, seeds in times.items() for one in note(label, seeds))
+    for applies, text in _OF_SEEDS:
+        some = {label: [seed for seed in seeds if applies(seed)] for label, seeds in times.items()}
+        yield from merged((_subject(label, own, times[label]), text) for label, own in some.items() if own)
+    yield from merged(one for label, seeds in times.items() for one in _soon(label, seeds))
     if plateau.still_rising:
         yield _rising(baseline, plateau)
     if plateau.unstable:
@@ -185,28 +196,6 @@ def _lacks_evaluations(group: SeedGroup, measure: str) -> Iterator[str]:
                 f"{group.label}: {curve.source} lacks the evaluation after {listed} steps, which the other seeds have; "
                 f"its time to the level is less certain than theirs"
             )
-
-
-def _unreached(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str]]:
-    if never := [seed for seed in seeds if seed.ending == "never"]:
-        yield (
-            _subject(label, never, seeds),
-            "never reached the level, so the speed-up has no interval, and at most a bound",
-        )
-    if early := [seed for seed in seeds if seed.ending == "at the first"]:
-        yield (
-            _subject(label, early, seeds),
-            "above the level in the mean of their first two evaluations, so their time to it is not known; evaluate "
-            "earlier, or more often",
-        )
-
-
-def _at_last(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str]]:
-    if late := [seed for seed in seeds if seed.at_last]:
-        yield (
-            _subject(label, late, seeds),
-            "first reach the level at their last evaluation; longer runs may give another speed-up",
-        )
 
 
 def _soon(label: str, seeds: Sequence[SeedTime]) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import files_in
 from winnow_lab.compare.cautions import cautions, time_cautions
 from winnow_lab.compare.curve import ACCURACY, AXES, MEASURES, Estimate, MeanCurve, estimate, mean_curve
-from winnow_lab.compare.groups import Reading, SeedGroup, seed_groups
+from winnow_lab.compare.groups import SeedGroup, seed_groups
 from winnow_lab.compare.inputs import named_inputs
 from winnow_lab.compare.speed_up import (
     Plateau,
@@ -131,7 +131,7 @@ def compare_inputs(
     RunFolderError for inputs that cannot be read, and ConfigError for an unknown label or measure.
     """
     inputs, of_sweeps = named_inputs(arguments)
-    groups, notes = seed_groups(inputs, Reading(task, measure, costs))
+    groups, notes = seed_groups(inputs, task, measure, costs)
     notes += cautions(groups, seconds_measured=costs is None)
     known = [group.label for group in groups]
     if baseline is not None and baseline not in known:

@@ -21,7 +21,7 @@ from winnow.state.foreign import open_log
 from winnow.state.logbook import is_new, log_notes, read_metrics
 from winnow.state.saved_runs import describe
 from winnow.view.text import common_prefix
-from winnow_lab.compare.curve import ACCURACY, SHARES, Curve, Row, check_measure, curve_of, further_tasks, measurable
+from winnow_lab.compare.curve import SHARES, Curve, Row, check_measure, curve_of, further_tasks, measurable
 from winnow_lab.compare.inputs import NamedFile, NamedRun, read_curves
 
 WORK = ("group/count", "budget/rollouts", "budget/tokens_generated", "select/trained", "budget/tokens_trained")
@@ -140,31 +140,23 @@ class SeedGroup:
         return None if any(curve.seed is None for curve in self.curves) else len(self.curves)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Options for reading runs and files."""
-
-    task: str | None = None  # a further task of the evaluations
-    measure: str = ACCURACY  # required of every curve
-    costs: StepCosts | None = None  # replace a run's measured seconds
-
-
 def seed_groups(
-    inputs: Sequence[NamedRun | NamedFile], reading: Reading = Reading()
+    inputs: Sequence[NamedRun | NamedFile], task: str | None, measure: str, costs: StepCosts | None
 ) -> tuple[list[SeedGroup], list[str]]:
-    """The groups in the order of the inputs, and notes on omitted inputs.
+    """The groups in the order of the inputs, and notes on omitted inputs. `task` is a further task of the evaluations,
+    `measure` is required of every curve, and `costs` replace a run's measured seconds.
 
     Raises DataError if nothing is left, for two runs of one seed in a group, and for runs and files that cannot be
     read; RunFolderError for a folder without a manifest; ConfigError for a measure that a run or a file lacks.
     """
     notes: list[str] = []
     members: list[tuple[str, Curve, ReadRun | None]] = []
-    runs = list(_read_runs([item for item in inputs if isinstance(item, NamedRun)], reading, notes))
+    runs = list(_read_runs([item for item in inputs if isinstance(item, NamedRun)], task, measure, costs, notes))
     named = dict(zip((run.path for run in runs), _labels(runs), strict=True))
     by_path = {run.path: run for run in runs}
     for item in inputs:
         if isinstance(item, NamedFile):
-            members += _from_file(item, reading, notes)
+            members += _from_file(item, task, costs, notes)
         elif item.path in by_path:
             members.append((named[item.path], by_path[item.path].curve, by_path[item.path]))
     groups = [_group(label, members) for label in dict.fromkeys(label for label, _, _ in members)]
@@ -173,14 +165,15 @@ def seed_groups(
         remedy = "compare the rollouts of training by the measure reward/mean, or " * foreign + "name other runs"
         raise DataError("; ".join(["nothing is left to compare", *notes]), remedy=remedy, code="data.empty")
     known = [(curve.source, run.measurable if run else frozenset(curve.y) & set(SHARES)) for _, curve, run in members]
-    check_measure(reading.measure, known)
-    if reading.costs is not None:
-        return groups, [*notes, *costs_notes(reading.costs, groups)]
+    check_measure(measure, known)
+    if costs is not None:
+        return groups, [*notes, *costs_notes(costs, groups)]
     return [_without_shared_seconds(group) for group in groups], [*notes, *_shared_notes(groups)]
 
 
-def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) -> Iterator[ReadRun]:
-    task, costs = reading.task, reading.costs
+def _read_runs(
+    named: Sequence[NamedRun], task: str | None, measure: str, costs: StepCosts | None, notes: list[str]
+) -> Iterator[ReadRun]:
     for item in named:
         if not item.begun:
             notes.append(f"{item.path} has not started, and is omitted")
@@ -198,7 +191,7 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
             source=str(item.path),
             seed=str(config.get("seed", item.path)),
             task=task,
-            measure=reading.measure,
+            measure=measure,
             seconds=seconds,
             **({} if log is None else {"restoring": log.restoring}),
         )
@@ -238,8 +231,10 @@ def _common_name(runs: Sequence[ReadRun]) -> str:
     return names[0] if len(names) == 1 else common_prefix(names).rstrip("-_. ") or "runs"
 
 
-def _from_file(item: NamedFile, reading: Reading, notes: list[str]) -> list[tuple[str, Curve, None]]:
-    if reading.task is not None:
+def _from_file(
+    item: NamedFile, task: str | None, costs: StepCosts | None, notes: list[str]
+) -> list[tuple[str, Curve, None]]:
+    if task is not None:
         raise DataError(
             f"{item.path}: a CSV file contains curves of one task",
             remedy="omit the task, or the file",
@@ -247,7 +242,7 @@ def _from_file(item: NamedFile, reading: Reading, notes: list[str]) -> list[tupl
         )
     curves, of_file = read_curves(item.path)
     notes += of_file
-    if reading.costs is not None and any("seconds" in curve.x for _, curve in curves):
+    if costs is not None and any("seconds" in curve.x for _, curve in curves):
         raise DataError(
             f"{item.path}: the seconds of a CSV file cannot be computed from a step's costs",
             remedy="omit the file, or remove its column of time",

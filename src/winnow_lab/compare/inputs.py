@@ -30,7 +30,7 @@ from winnow.state.manifest import MANIFEST
 from winnow.state.unknown_folder import refuse_settings
 from winnow.view.text import shortest_names
 from winnow_lab.compare.curve import AXES, MEASURES, SHARES, Curve
-from winnow_lab.sweep_folder import SweepRun, read_contents, read_sweep, sweep_of
+from winnow_lab.sweep_folder import SweepRun, read_contents, read_sweep, run_of_sweep
 
 CLOCKS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}  # column -> seconds in one
 COLUMNS = ("group", "seed", *CLOCKS, *AXES[1:], *MEASURES)
@@ -141,12 +141,10 @@ def _run(path: Path, label: str | None) -> NamedRun:
     """A named run. For a run of a sweep, the sweep's files have whether it ran alone, and its label unless the user
     gave one.
     """
-    sweep = sweep_of(path)
-    if sweep is None:
+    known = run_of_sweep(path)
+    if known is None:
         return NamedRun(path, label, foreign=open_log(path) is not None)
-    inside = os.path.abspath(path)
-    known = next(_of_sweep(run) for run in read_sweep(sweep) if os.path.abspath(run.path) == inside)
-    return known if label is None else replace(known, label=label)
+    return replace(_of_sweep(known), label=label or known.label)
 
 
 def _of_sweep(run: SweepRun) -> NamedRun:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,14 +62,11 @@ class PrimeRlLog(ForeignLog):
 
     program = "prime-rl"
     names = "rollouts/step_5/train/all/traces.jsonl"
+    above = 4
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
         return any((folder / ALL / TRACES).is_file() for _, folder in _steps(path))
-
-    @classmethod
-    def folders_of(cls, path: Path) -> Iterable[Path]:
-        return (path.parents[4],) if cls.step_of(path) is not None else ()
 
     @classmethod
     def step_of(cls, path: Path) -> int | None:

@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -44,10 +44,6 @@ class MetricsLog(ForeignLog):
     @classmethod
     def is_at(cls, path: Path) -> bool:
         return any(cls.count in tags_at_start(file) for file in _files(path))  # a launch may end before its first step
-
-    @classmethod
-    def folders_of(cls, path: Path) -> Iterable[Path]:
-        return ()
 
     @classmethod
     def step_of(cls, path: Path) -> int | None:

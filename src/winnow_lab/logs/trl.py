@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,18 +92,15 @@ class TrlLog(ForeignLog):
 
     program = "TRL"
     names = "completions/completions_00005.parquet and trainer_state.json"
+    above = 1
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
         return (path / COMPLETIONS).is_dir() or (path / STATE).is_file()
 
     @classmethod
-    def folders_of(cls, path: Path) -> Iterable[Path]:
-        return (path.parent.parent,) if path.parent.name == COMPLETIONS else ()
-
-    @classmethod
     def step_of(cls, path: Path) -> int | None:
-        match = _FILE.fullmatch(path.name)
+        match = _FILE.fullmatch(path.name) if path.parent.name == COMPLETIONS else None
         return int(match[1]) - 1 if match and int(match[1]) > 0 else None
 
     def files(self) -> dict[int, Path]:

@@ -15,7 +15,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,10 +106,6 @@ class VerlLog(ForeignLog):
     @classmethod
     def is_at(cls, path: Path) -> bool:
         return bool(_dumps(path)) or len(_folders(path, training=True)) == 1
-
-    @classmethod
-    def folders_of(cls, path: Path) -> Iterable[Path]:
-        return (path.parent,) if _DUMP.fullmatch(path.name) else ()
 
     @classmethod
     def step_of(cls, path: Path) -> int | None:

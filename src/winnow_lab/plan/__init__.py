@@ -66,10 +66,10 @@ def plan(
 ) -> None:
     """Choose n, m and the prompts of a step: from a run's log, with intervals, or before a run."""
     from winnow.algos.step_plan import NOISE, SPREAD
-    from winnow.memory.plan import parse_bytes
     from winnow.state.cost_files import read_costs
     from winnow.state.disk import check_new, write_output_json
     from winnow.training.size_fits import PlanRequest
+    from winnow.view.text import parse_bytes
 
     if output is not None:
         check_new(output)

@@ -24,7 +24,7 @@ from winnow.core.sizes import logged_setting, rule_of, setting_of
 from winnow.errors import ConfigError, DataError
 from winnow.metrics import is_step
 from winnow.records import NO_VERDICT, FloatArray, IntArray
-from winnow.run_view.configuration import Evaluations, changes_in, evaluations
+from winnow.run_view.configuration import Evaluations, evaluations
 from winnow.state.decisions import read_decisions
 from winnow.state.foreign import open_log
 from winnow.state.logbook import log_notes, read_metrics, read_rows
@@ -124,7 +124,7 @@ def evidence_of(
         rule=Rule(credit or "grpo") if config is None else rule_of(config),
         epochs=1 if config is None else config.update.epochs,
         every=every,
-        evaluated=evaluations(manifest.config, changes_in(manifest.data)),
+        evaluated=evaluations(manifest.data),
         noise=_measured_noise(run) if own else None,
         notes=tuple(log_notes(run)),
     )

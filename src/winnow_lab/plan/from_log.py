@@ -194,7 +194,7 @@ class LogPlan:
             return replace(self.clock(self.statistics), lasting=statistics.lasting)
         if self.costs is None:
             return self._measured(statistics)
-        clock = StepClock.of(self.costs, statistics.lasting)
+        clock = StepClock(self.costs, statistics.lasting)
         if not self.request.calibrate or not self.evidence.has_phases:
             return clock
         scaled = clock.scaled(work, seconds, at_once=self.at_once(self.evidence.setting))
@@ -213,9 +213,9 @@ class LogPlan:
         if not self.in_seconds:
             seconds = {"generate": COMPUTE["generate"] * work.tokens_generated}
             seconds["update"] = COMPUTE["update"] * work.tokens_trained
-            return StepClock.of(proportional(work, seconds), statistics.lasting)
+            return StepClock(proportional(work, seconds), statistics.lasting)
         at_once = self.at_once(self.evidence.setting)
-        clock = StepClock.of(self.evidence.costs(work, statistics.times, at_once=at_once), statistics.lasting)
+        clock = StepClock(self.evidence.costs(work, statistics.times, at_once=at_once), statistics.lasting)
         return clock.scaled(work, seconds, at_once=at_once) or clock
 
     def unknown(self) -> Iterator[tuple[str, str]]:

@@ -39,8 +39,8 @@ def profile(
     ] = None,
 ) -> None:
     """Time sampling, updates and steps on this machine for several numbers of rollouts. Saves no model."""
-    from winnow.memory.plan import parse_bytes
     from winnow.state.disk import check_new
+    from winnow.view.text import parse_bytes
     from winnow_lab.profile.measurement import prepare_profile
     from winnow_lab.profile.points import ProfileRequest, parse_counts
 

@@ -26,8 +26,8 @@ def report(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --serve (0: any free port).")] = 0,
 ) -> None:
     """Write a page of runs for a browser: curves, budget, allocation, and rollouts token by token."""
-    from winnow.view.text import one_line, wrap
-    from winnow_lab.report.files import evaluations_of, output_of, parse_size, runs_at, write_report
+    from winnow.view.text import one_line, parse_bytes, wrap
+    from winnow_lab.report.files import evaluations_of, output_of, runs_at, write_report
 
     if port and not serve:
         raise typer.BadParameter("--port requires --serve: add it, or omit --port")
@@ -48,7 +48,7 @@ def report(
             server, lambda url: print_text(f"serving   {url}  (for this machine only; Ctrl-C stops it)")
         )
         return
-    max_bytes = parse_size("20MB" if limit is None else limit)
+    max_bytes = parse_bytes("20MB" if limit is None else limit)
     written = write_report(reported, output_of(runs, output), limit=max_bytes, evaluations=compared)
     for note in written.notes:
         print_text(wrap(f"note: {note}"), err=True)

@@ -170,8 +170,7 @@ class ReportedRun:
         here: Mapping[int, int],
     ) -> dict[str, Any]:
         names = list(dict.fromkeys(name for row in rows for name in row))
-        config, changes = manifest.config, changes_in(manifest.data)
-        compared = evaluations(config, changes)
+        config, changes, compared = manifest.config, changes_in(manifest.data), evaluations(manifest.data)
         of = sum(place.count for places in steps.values() for place in places)
         return {
             "name": shorten(one_line(self.name), NAME),

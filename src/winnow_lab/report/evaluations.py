@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from winnow.errors import DataError
-from winnow.evaluation.comparison import Comparison, Models, compare_models, settings_notes
+from winnow.evaluation.comparison import Comparison, Models, compare_tasks, settings_notes
 from winnow.evaluation.folder import AGAINST, METRICS, SETTINGS, damaged_error, is_evaluation, read_settings, read_tasks
 
 
@@ -35,16 +34,10 @@ def compare_folders(model: Path, other: Path) -> ComparedFolders:
             remedy="name two evaluations of the same task",
             code="data.mismatch",
         )
-    models = Models(other=_model_of(theirs), model=_model_of(mine))
-    comparisons, notes = list[Comparison](), list[str]()
-    tasks = zip(read_tasks(model, mine, names), read_tasks(other, theirs, names), strict=True)
-    for one, against in tasks:
-        seed = one.config.get("seed", 0)
-        seed = seed if isinstance(seed, int) else 0
-        of_task, task_notes = compare_models(one.name, one.rows, against.rows, models=models, seed=seed)
-        comparisons += of_task
-        notes += [*settings_notes(one.name, theirs, mine, other), *task_notes]
-    return ComparedFolders(models, tuple(comparisons), tuple(notes))
+    own, against = read_tasks(model, mine, names), read_tasks(other, theirs, names)
+    comparisons, notes = compare_tasks(own, against)
+    differences = [note for name in names for note in settings_notes(name, theirs, mine, other)]
+    return ComparedFolders(Models(against[0].model, own[0].model), tuple(comparisons), (*differences, *notes))
 
 
 def comparisons_below(folder: Path) -> list[Path]:
@@ -58,8 +51,3 @@ def comparisons_below(folder: Path) -> list[Path]:
         if all(is_evaluation(one) and (one / METRICS).is_file() for one in (path, path / AGAINST))
         and not any(one.is_symlink() for one in (path, *path.parents) if folder in one.parents)
     ]
-
-
-def _model_of(settings: dict[str, Any]) -> str:
-    machine = settings.get("machine")
-    return str(machine.get("model", "?")) if isinstance(machine, dict) else "?"

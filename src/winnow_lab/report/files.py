@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import ConfigError, DataError
+from winnow.errors import DataError
 from winnow.evaluation.folder import AGAINST
 from winnow.state.disk import check_replaced, write_output
 from winnow.state.folder import SWEEP
@@ -23,7 +22,6 @@ from winnow_lab.report.html import MARK, assemble
 from winnow_lab.sweep_folder import read_sweep
 
 REPORT = "report.html"
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
 @dataclass(frozen=True)
@@ -107,19 +105,6 @@ def title_of(runs: Sequence[ReportedRun]) -> str:
     """The title of the page in a browser's tab."""
     shown = ", ".join(one_line(run.name) for run in runs[:3])
     return f"{shown}{', ...' * (len(runs) > 3)} - winnow report"[:200]
-
-
-def parse_size(text: str) -> int:
-    """ "20MB" as bytes; also kB, GB, and a number of bytes. Raises ConfigError."""
-    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMgG]?[bB]?)\s*", text)
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise ConfigError(
-            f"the limit {text!r} is not a number of bytes",
-            remedy="write a number with its unit, such as 20MB, 500kB or 1GB",
-            code="config.value",
-        )
-    return int(float(match[1]) * unit)
 
 
 def _runs_in(path: Path) -> list[Path]:

@@ -24,7 +24,7 @@ import pydantic
 from pydantic import Field
 
 from winnow.config import Config, Positive, Section
-from winnow.config_file import read_toml
+from winnow.config_file import line_of, read_toml
 from winnow.errors import ConfigError, accepted_value, combine_errors, near_miss
 from winnow.state.folder import SWEEP
 from winnow_lab.sweep_folder import COMPARISON, LEDGER
@@ -123,21 +123,8 @@ def flatten(table: Mapping[str, Any], *, whole_members: bool, prefix: str = "") 
 
 def locate(path: Path, text: str, key: str, table: str = "") -> str:
     """The line that sets a key in a table: "sweep.toml, line 3"; "sweep.toml" if there is no such line."""
-    wanted = _parts(f"{table}.{key}" if table else key)
-    above: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
-            above = _parts(header[1])
-        elif assignment := re.match(r"\s*((?:\"[^\"]*\"|'[^']*'|[\w.\-\s])+?)\s*=", line):
-            written = [*above, *_parts(assignment[1])]
-            if written == wanted[: len(written)] and (written == wanted or "{" in line):
-                return f"{path}, line {number}"
-    return str(path)
-
-
-def _parts(key: str) -> list[str]:
-    """The names of a TOML key. As everywhere in a sweep file, the dots in a quoted key separate names too."""
-    return [name for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.\s]+", key) for name in part.strip("\"'").split(".")]
+    line = line_of(text, f"{table}.{key}".removeprefix(".").split("."))
+    return f"{path}, line {line}" if line else str(path)
 
 
 def _explain(path: Path, text: str, mistake: Any, changes: Mapping[str, Any]) -> ConfigError:

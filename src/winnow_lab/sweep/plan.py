@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.config import Config, dump, key_of, leaves
+from winnow.config import Config, dump
 from winnow.config_file import placed, put, read_toml, validate
 from winnow.config_keys import format_toml
 from winnow.errors import ConfigError, RunFolderError
@@ -25,7 +25,7 @@ from winnow.options import hide_dotted_secrets
 from winnow.recipes import find_config
 from winnow.state.disk import errors_as, replace_file
 from winnow.state.folder import LOCK, SWEEP, has_finished_step
-from winnow.state.resume import Digests, compare, digests
+from winnow.state.resume import Digests, compare, differences, digests
 from winnow.state.saved_runs import read_manifest
 from winnow.training.resolve import check_installed, resolve_members
 from winnow_lab.sweep.file import OWN_KEYS, Keys, SweepFile, configurations, locate, read_sweep_file
@@ -218,29 +218,19 @@ def _changes(settings: Settings, before: Contents, label: str, folder: Path) -> 
     path = folder / label / SETTINGS
     if path.is_file():
         try:
-            was, now = _leaves(read_toml(path)[0]), _leaves(tomllib.loads(settings.text))
+            was, _ = read_toml(path)
         except ConfigError as error:
             raise RunFolderError(
                 error.problem, remedy="restore the file that the sweep wrote", key=error.key, code="run_folder.damaged"
             ) from error
-        for key in dict.fromkeys([*was, *now]):
-            if was.get(key) != now.get(key):
-                shown = hide_dotted_secrets
-                yield f"{key} was {shown(was).get(key)!r} and is now {shown(now).get(key)!r}"
+        for key, *values in differences(was, tomllib.loads(settings.text)):
+            old, new = (hide_dotted_secrets({key: value})[key] for value in values)
+            yield f"{key} was {old!r} and is now {new!r}"
     for key, files in before.inputs.get(label, {}).items():
         changed = sorted(name for name, digest in settings.inputs.get(key, {}).items() if files.get(name) != digest)
         changed += sorted(files.keys() - settings.inputs.get(key, {}).keys())
         if changed:
             yield f"{key}: {', '.join(changed)} changed since"
-
-
-def _leaves(data: Mapping[str, Any]) -> dict[str, Any]:
-    """dotted key -> value; for a key with a list, the tuple of all values in the list, in order."""
-    values: dict[str, Any] = {}
-    for path, value in leaves(data):
-        key = key_of(path)
-        values[key] = (*values.get(key, ()), value) if len(path) > key.count(".") + 1 else value
-    return values
 
 
 def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:

@@ -17,7 +17,7 @@ NOW = Setting(8, 8, 4)
 
 
 def clock(generate, update):
-    return StepClock.of(proportional(WORK, {"generate": generate, "update": update}), np.ones(6))
+    return StepClock(proportional(WORK, {"generate": generate, "update": update}), np.ones(6))
 
 
 def test_a_move_changes_no_size_and_no_batch_by_more_than_a_factor_of_two():

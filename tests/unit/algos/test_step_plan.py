@@ -14,7 +14,7 @@ SECONDS = {"generate": 2.0, "verify": 0.2, "select": 0.12, "logprobs": 0.5, "upd
 STATISTICS = StepStatistics(MIXTURE, WORK, SECONDS, np.ones(6), grad_norm=0.5)
 NOW = Setting(8, 8, 4)
 MODEL = StepModel(NOW, Rule("grpo"), Noise(5.0, 2.0), eps=0.1, clip=0.25)
-CLOCK = StepClock(proportional(WORK, SECONDS), np.ones(6), per_rollout=0.01, per_step=0.25)
+CLOCK = StepClock(proportional(WORK, SECONDS), np.ones(6))
 
 
 def test_proportional_costs_are_the_phases_of_the_step_itself():
@@ -67,7 +67,7 @@ def test_each_setting_is_predicted_as_if_alone():
     costs = StepCosts(
         CostCurve(np.array([2.0, 8.0, 32.0]), np.array([1.0, 1.2, 3.0]), 6.0), CostCurve(np.array([24.0]), np.ones(1))
     )
-    clock = StepClock.of(costs, np.array([1.0, 1.0, 0.5]))
+    clock = StepClock(costs, np.array([1.0, 1.0, 0.5]))
     most = np.array([8.0, 512.0, 4.0, 1.0])
     together = MODEL.predict(settings, STATISTICS, clock, at_once=most)
     for setting, at_once, found in zip(settings, most, together, strict=True):

@@ -112,7 +112,7 @@ def test_the_flat_share_is_that_of_the_rewards_and_not_of_the_levels():
     assert statistics.flat_factor == 0.5
     model = StepModel(Setting(4, 4, 4), Rule("grpo"))
     learning = model.signal(statistics.mixture, model.current).learning
-    (predicted,) = model.predict([model.current], statistics, StepClock.of(found.costs(statistics.work), LASTING))
+    (predicted,) = model.predict([model.current], statistics, StepClock(found.costs(statistics.work), LASTING))
     assert predicted.work.trained == pytest.approx(16 * (1 - 0.5 * (1 - learning)))
 
 

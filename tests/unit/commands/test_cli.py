@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from refusals import check_printed_error
 from synthetic_run import write_run
 from winnow.commands import app
 from winnow.commands.check import dry_run
+from winnow.commands.command_line import print_text
 from winnow.errors import ConfigError, DataError, EngineError, VerifierError
 from winnow.installed import is_installed
 from winnow.recipes import recipe_paths
@@ -536,6 +538,14 @@ def test_eval_of_a_run_with_a_python_reward_needs_its_file(tmp_path):
     check_printed_error(
         winnow("eval", checkpoint), "'short_and_right'", "file.py:function", code="config.unknown_member"
     )
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_characters_that_the_encoding_lacks_are_escaped(monkeypatch, name):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")  # as `winnow` has it
+    monkeypatch.setattr(f"sys.{name}", stream)
+    print_text("c\xe4lm", err=name == "stderr")
+    assert stream.buffer.getvalue() == b"c\\xe4lm\n"
 
 
 def test_fetch_never_overwrites(tmp_path):

@@ -38,7 +38,6 @@ class Read(ForeignLog):
     program = "their trainer"
     names = "theirs.log"
     is_at = classmethod(lambda cls, path: (path / "theirs.log").exists())
-    folders_of = classmethod(lambda cls, path: [path.parent])
     step_of = classmethod(lambda cls, name: None)
     files = lambda self: {}
     read = lambda self, step: []
@@ -54,7 +53,7 @@ class Unnamed(Read):
 
 class Unfinished(ForeignLog):
     program, names = "their trainer", "theirs.log"
-    is_at, folders_of = Read.is_at, Read.folders_of
+    is_at = Read.is_at
 """
 Install = Callable[..., None]
 

@@ -267,7 +267,7 @@ def test_vllm_needs_a_process_and_on_a_gpu_a_device_of_its_own(tmp_path, monkeyp
 def test_a_step_without_an_update_is_repeated_where_the_next_one_is_not_complete():
     run = SimpleNamespace(config=SimpleNamespace(steps=9, rollout=SimpleNamespace(ahead=1)), taken=3)
     progress = SimpleNamespace(written=4, ahead=Ahead())
-    before = Boundary(4, 3, {}, {}, History([]), {}, {}, {}, None)
+    before = Boundary(4, 3, History([]), None, {})
     assert reached(run, progress, before) is before
     run.taken = 4
     assert reached(run, progress, before) is None

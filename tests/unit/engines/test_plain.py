@@ -68,7 +68,7 @@ def made(name: str, *, dtype: torch.dtype = torch.float32, **settings: Any) -> P
 
 def engine_of(model: PreTrainedModel, **options: Any) -> Native:
     tokenizer = load_tokenizer("bundled")
-    context = EngineContext(model=model, tokenizer=tokenizer, stop_tokens=(0,), max_rollouts_at_once=7)
+    context = EngineContext(model=model, tokenizer=tokenizer, stop_tokens=(0,), max_rollouts_at_once=13)
     engine = native(context, **options)
     assert isinstance(engine, Native)
     return engine

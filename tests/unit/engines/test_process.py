@@ -42,6 +42,7 @@ from winnow.records import Group, Prompt, Rollout, Sampling
 
 HERE = Path(__file__).parent
 SAMPLING = Sampling(max_new_tokens=8)
+TOLERANCE = Tolerance(mean=0.25, tail=0.5)
 WEIGHTS = {
     "half": torch.randn(5, 3).to(torch.bfloat16),
     "matrix": torch.randn(7, 11).T,  # not contiguous
@@ -104,7 +105,7 @@ def test_the_engine_runs_in_another_process_with_its_environment(shared: SecondP
     assert int(pid) != os.getpid()
     assert alive(int(pid))
     assert device == "7"
-    assert shared.logprob_tolerance == Tolerance(mean=0.25, tail=0.5)
+    assert shared.logprob_tolerance == TOLERANCE
 
 
 def test_groups_match_counts_and_each_rollout_is_reported_once(shared: SecondProcess) -> None:
@@ -392,15 +393,15 @@ def channels() -> Iterator[tuple[Channel, Channel, socket.socket]]:
 
 def test_a_channel_carries_whole_messages(channels: tuple[Channel, Channel, socket.socket]) -> None:
     channel, other, end = channels
-    channel.send(Done(version=7))
-    assert other.receive(1.0) == Done(version=7)
+    channel.send(Done(7, TOLERANCE))
+    assert other.receive(1.0) == Done(7, TOLERANCE)
     end.sendall(b"\0\0\0")  # a length not yet whole
     assert channel.receive(0.01) is None
-    body = pickle.dumps(Done(version=8))
+    body = pickle.dumps(Done(8, TOLERANCE))
     end.sendall(len(body).to_bytes(5, "big") + body[:-1])
     assert channel.receive(0.01) is None
     end.sendall(body[-1:])
-    assert channel.receive(1.0) == Done(version=8)
+    assert channel.receive(1.0) == Done(8, TOLERANCE)
 
 
 def test_a_rollout_is_sent_exactly_in_12_bytes_per_token(channels: tuple[Channel, Channel, socket.socket]) -> None:
@@ -429,8 +430,8 @@ def test_a_channel_stops_waiting_at_its_limit_or_when_it_is_closed(
     with pytest.raises(ChannelClosed):
         channel.receive(1.0)
     with pytest.raises(ChannelClosed):
-        channel.send(Done(version=1))
-    for use in (lambda: other.receive(1.0), lambda: other.send(Done(version=1))):  # its own end
+        channel.send(Done(1, TOLERANCE))
+    for use in (lambda: other.receive(1.0), lambda: other.send(Done(1, TOLERANCE))):  # its own end
         with pytest.raises(ChannelClosed):
             use()
 

@@ -12,7 +12,8 @@ from golden_files import assert_golden
 from synthetic_run import FAILED, NASTY, RIGHT, UNREAD, WRONG, group
 from winnow.algos.intervals import over_problems
 from winnow.config_file import validate
-from winnow.evaluation.evaluate import EvaluatedTasks, compare_results
+from winnow.evaluation.comparison import compare_tasks
+from winnow.evaluation.evaluate import EvaluatedTasks, answers
 from winnow.evaluation.folder import rows_of
 from winnow.evaluation.result import EvaluationResult, averages
 from winnow.evaluation.text import format_comparison, format_headline, format_report, format_table
@@ -32,6 +33,10 @@ SETTINGS = {
 def measured(sampled=SAMPLED, greedy=(), dropped=0, name="jsonl", **settings):
     rows = (*rows_of("sampled", sampled), *rows_of("greedy", greedy))
     return EvaluationResult(name=name, config=validate({**SETTINGS, **settings}), rows=rows, dropped=dropped)
+
+
+def compare_results(results, others):
+    return compare_tasks(answers(results), answers(others))
 
 
 def test_the_report_matches_its_golden_file():

@@ -36,7 +36,7 @@ def settings_for(model, config=None, keys=None, sets=(), *, trust_run=False):
     """The settings and the base folder that `winnow eval` uses for one task."""
     named = "task" in (keys or {}) or any(text.startswith(("task=", "task.")) for text in sets)
     source = source_of(model, config, task_named=named, trust_run=trust_run)
-    return settings_from(source, model, keys or {}, sets, trust_run=trust_run), source.base
+    return settings_from(source, keys or {}, sets), source.base
 
 
 @pytest.fixture

@@ -273,14 +273,14 @@ ROOT, LAYER = 2 * 3 * 4, 2 * 4 + 2
 def test_a_share_is_of_rows_and_trained_in_float32():
     model, numbers = Tiny(), ROOT + 2 * LAYER
     assert footprint.share_bytes(model, 4) == 4 * numbers + 3 * 4
-    assert footprint.gradient_share_bytes(model, 4) == 4 * numbers
-    assert footprint.moment_share_bytes(model, 4) == 2 * 4 * numbers + 4 * 6
+    assert footprint.gradient_bytes(model, 4) == 4 * numbers
+    assert footprint.optimizer_bytes(model, ranks=4) == 2 * 4 * numbers + 4 * 6
     assert footprint.frozen_share_bytes(model, 4) == 2 * numbers
     samples = 2 * 3 + 2 * (2 + 2)  # one number of each row
     assert footprint.sample_bytes(model, masters=True, ranks=4) == 4 * samples
     model.embedding.weight.requires_grad_(False)  # as it is, and never updated
     assert footprint.share_bytes(model, 4) == 2 * 12 + 4 * (numbers - 12) + 3 * 4
-    assert footprint.gradient_share_bytes(model, 4) == 4 * (numbers - 12)
+    assert footprint.gradient_bytes(model, 4) == 4 * (numbers - 12)
 
 
 def test_the_root_and_two_layers_are_gathered_in_the_computing_precision():

@@ -12,7 +12,7 @@ from memory_plans import part, planned
 from refusals import refused
 from winnow.commands import app
 from winnow.errors import ConfigError
-from winnow.memory.plan import MemoryPart, MemoryPlan, assume_free, format_bytes, parse_bytes
+from winnow.memory.plan import MemoryPart, MemoryPlan, assume_free, format_bytes
 
 GIB = 2**30
 
@@ -113,20 +113,6 @@ def test_a_run_that_does_not_fit_is_refused_with_its_largest_parts():
 )
 def test_sizes_for_a_person(size, text):
     assert format_bytes(size) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("80GiB", 80 * GIB), ("80 gb", 80 * 10**9), (" 1.5GiB ", 3 * GIB // 2), ("512MiB", 2**29), ("3MB", 3 * 10**6)],
-)
-def test_sizes_as_a_person_writes_them(text, size):
-    assert parse_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "80", "GiB", "80G", "80 Gib it", "-1GiB", "1e3GiB", "80KiB", "８0GiB", "1.GiB"])
-def test_text_that_is_not_a_size_is_refused(text):
-    with refused(ConfigError, repr(text), "GiB", "MB", code="config.value"):
-        parse_bytes(text)
 
 
 def test_only_the_policy_s_kind_of_device_is_assumed():

@@ -20,8 +20,8 @@ from winnow.config_file import validate
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
 from winnow.errors import ConfigError
-from winnow.memory.demand import step_rollouts
-from winnow.memory.plan import format_bytes, parse_bytes
+from winnow.memory.demand import of_one_rank
+from winnow.memory.plan import format_bytes
 from winnow.models.load import load
 from winnow.models.meta import Skeleton, meta_model
 from winnow.ranks import in_runs
@@ -29,6 +29,7 @@ from winnow.recipes import recipe_paths
 from winnow.records import Prompt, Sampling
 from winnow.training.budget import plan_devices
 from winnow.training.resolve import resolve_members, with_engine
+from winnow.view.text import parse_bytes
 
 GIB = 2**30
 
@@ -299,10 +300,9 @@ def test_a_rank_samples_the_prompts_that_it_is_dealt(ranks, prompts):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_no_rank_is_dealt_more_than_is_planned_for(ranks):
-    config = validate({"rollout": {"prompts_per_step": 1, "rollouts_per_prompt": 7}})
     for loads in ([9] * 7, [9, 9, 9, 1, 1, 1, 1], [1, 9, 9, 1, 9, 9, 9], [1, 1, 1, 1, 1, 1, 9]):
         most = max(sum(loads[place] for place in part) for part in in_runs(loads, ranks))
-        assert most <= 9 * step_rollouts(config, ranks)
+        assert most <= 9 * of_one_rank(7, ranks)
 
 
 def test_keys_and_values_take_what_the_others_of_the_machine_leave():

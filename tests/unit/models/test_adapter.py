@@ -136,7 +136,7 @@ def test_a_frozen_second_adapter_and_the_base_come_and_go(targets: tuple[str, ..
 
     plain, model = base(), taught(add_lora(base(), rank=2, alpha=6.0, targets=targets, seed=4))
     assert frozen_adapter(model, "second") == {}
-    set_frozen_adapter(model, "second")
+    set_frozen_adapter(model, "second", adapters(model))
     first, trained = logits(model), list(adapters(model))
     kept = {name: value.clone() for name, value in frozen_adapter(model, "second").items()}
     assert list(kept) == trained
@@ -150,7 +150,7 @@ def test_a_frozen_second_adapter_and_the_base_come_and_go(targets: tuple[str, ..
         assert torch.equal(logits(model), logits(plain))
     assert torch.equal(logits(model), now)
     assert list(adapters(model)) == trained
-    set_frozen_adapter(model, "second")
+    set_frozen_adapter(model, "second", adapters(model))
     with adapter_on(model, "second"):
         assert torch.equal(logits(model), now)
     set_frozen_adapter(model, "second", kept)

@@ -176,7 +176,7 @@ def test_a_copy_is_a_copy() -> None:
 def test_the_base_and_a_frozen_second_adapter_come_and_go() -> None:
     """What a KL term compares with: the base, or the policy as it was."""
     model = packed(taught=True)
-    set_frozen_adapter(model, "second")
+    set_frozen_adapter(model, "second", {name: p for name, p in model.named_parameters() if p.requires_grad})
     first = model(input_ids=TOKENS).logits
     with torch.no_grad():
         for name, p in model.named_parameters():

@@ -127,7 +127,7 @@ def test_which_adapter_is_on_does_not_matter(tmp_path: Path, other: str) -> None
     made = taught("qwen2")
     write_model_folder(made, NO_FILES, tmp_path / "before")
     with torch.no_grad():
-        set_frozen_adapter(made, "reference")
+        set_frozen_adapter(made, "reference", {key: p for key, p in made.named_parameters() if p.requires_grad})
         frozen = {key: p for key, p in made.named_parameters() if ".reference." in key}
         for parameter in frozen.values():
             parameter.normal_(generator=torch.Generator().manual_seed(2))

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-import winnow.rewards.verifiable
 from refusals import refused
 from winnow.errors import ConfigError, DataError
 from winnow.installed import is_installed
@@ -182,6 +181,6 @@ print("datasets" in sys.modules, "if_verifiable" in sys.modules, nltk.download._
 
 
 def test_without_the_library_the_remedy_names_its_extra(monkeypatch):
-    monkeypatch.setattr(winnow.rewards.verifiable, "is_installed", lambda package: False)
+    monkeypatch.setattr("winnow.installed.is_installed", lambda package: False)
     with refused(ConfigError, "winnow-rl[instructions]", code="config.not_installed"):
         make_reward({"use": "instructions"})

@@ -304,7 +304,7 @@ def test_an_unreadable_manifest_has_an_empty_heading(tmp_path, manifest):
 
 def test_a_run_without_a_step_and_a_missing_folder_are_refused(tmp_path):
     with refused(DataError, code="data.empty"):
-        draw([{"step": 0, "eval/seconds": 1.0}], title="")
+        summary([{"step": 0, "eval/seconds": 1.0}])
     with refused(DataError, tmp_path / "no" / "plot.png"):
         save_figure(new_figure(1, 1), tmp_path / "no" / "plot.png")
 

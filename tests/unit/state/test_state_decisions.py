@@ -41,9 +41,9 @@ def test_a_changed_run_decides_anew_also_before_the_mark(tmp_path):
 
 def test_a_log_that_lost_its_rows_is_noticed(tmp_path):
     mark = made(tmp_path).sync(8)
-    assert DecisionLog(tmp_path, mark).lost() is None
+    assert DecisionLog(tmp_path, mark).log.lost() is None
     (tmp_path / DECISIONS).write_bytes(b"")
-    assert DecisionLog(tmp_path, mark).lost() is not None
+    assert DecisionLog(tmp_path, mark).log.lost() is not None
 
 
 def test_a_mark_has_no_decisions_of_steps_that_a_resumed_run_has_not_taken_again(tmp_path):
@@ -51,7 +51,7 @@ def test_a_mark_has_no_decisions_of_steps_that_a_resumed_run_has_not_taken_again
     resumed = DecisionLog(tmp_path, made(tmp_path).sync(2))  # a row of step 2 is made after the checkpoint of step 2
     mark = resumed.sync(4)
     DecisionLog(tmp_path, mark).cut_from(4)
-    assert DecisionLog(tmp_path, mark).lost() is None
+    assert DecisionLog(tmp_path, mark).log.lost() is None
     assert list(read_decisions(tmp_path)) == [2]
     assert DecisionLog(tmp_path / "none").sync(4) is None
 

@@ -24,12 +24,11 @@ from winnow.training.advice import (
     about_prompts,
     advice,
     before_training,
-    faster_decoding,
     missing_answer_forms,
-    slow_bfloat16,
+    precision_on_cpu,
 )
 from winnow.training.budget import budget
-from winnow.training.prompts import FirstPrompt, HeldOut
+from winnow.training.prompts import FirstPrompt
 from winnow.training.resolve import resolve_members
 
 HERE = Path()
@@ -255,7 +254,7 @@ def test_a_high_learning_rate_for_all_weights_of_a_model_is_named(keys, warned):
     assert len(advice) == warned
     started = [
         line
-        for line in before_training(members(**keys).config, NO_PROMPTS, [HeldOut(None, NO_PROMPTS)])
+        for line in before_training(members(**keys).config, NO_PROMPTS, {None: NO_PROMPTS})
         if "optimizer.learning_rate" in line
     ]
     assert started == advice
@@ -275,13 +274,13 @@ def test_a_high_learning_rate_for_all_weights_of_a_model_is_named(keys, warned):
 def test_a_rate_that_bfloat16_weights_follow_late_is_named_with_the_offset(model, optimizer, warned):
     keys = {"model": {"path": "some/model", **model}, "optimizer": optimizer}
     config = members(**keys).config
-    for lines in (advised(**keys), before_training(config, NO_PROMPTS, [HeldOut(None, NO_PROMPTS)])):
+    for lines in (advised(**keys), before_training(config, NO_PROMPTS, {None: NO_PROMPTS})):
         assert len([line for line in lines if "optimizer.master_offset = true" in line]) == warned
 
 
 def test_prompts_that_are_too_long_are_named_with_the_limit_and_the_first():
     config, some = validate({"prompt": {"max_prompt_tokens": 37}}), Rendered(prompts=[], dropped=3, first_dropped="q8")
-    held_out = [HeldOut(None, NO_PROMPTS), HeldOut("other", some)]
+    held_out = {None: NO_PROMPTS, "other": some}
     for lines in (about_prompts(config, some, held_out), before_training(config, some, held_out)):
         about = [line for line in lines if "prompt.max_prompt_tokens" in line]
         assert [numbers(line) for line in about] == [[3, 3, 37]] * 2
@@ -396,7 +395,7 @@ def advised_decoding(folder, *, flags="fma avx512_bf16 sse", size=LARGE, device=
     cpu = folder / "cpuinfo"
     cpu.write_text(f"processor : 0\nflags : {flags}\n")
     plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", size, "always", device),))
-    return list(faster_decoding(members(**keys), plan, cpu))
+    return list(precision_on_cpu(members(**keys), plan, cpu))
 
 
 @pytest.mark.parametrize("flags", ["fma avx512_bf16 sse", "amx_bf16"])
@@ -424,8 +423,8 @@ def test_decoding_in_bfloat16_is_not_advised_otherwise(tmp_path, change):
 
 def test_nothing_is_advised_where_the_instructions_of_the_cpu_are_unknown(tmp_path):
     plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", LARGE, "always", "cpu"),))
-    assert list(faster_decoding(members(), plan, tmp_path / "none")) == []
-    assert list(slow_bfloat16(members(model={"dtype": "bfloat16"}), plan, tmp_path / "none")) == []
+    for dtype in ("auto", "bfloat16"):
+        assert list(precision_on_cpu(members(model={"dtype": dtype}), plan, tmp_path / "none")) == []
 
 
 def test_check_measures_products_of_the_models_shape_on_a_cpu_alone(monkeypatch):
@@ -456,7 +455,7 @@ def test_bfloat16_is_warned_about_on_a_cpu_without_instructions_for_it(tmp_path,
     cpu = tmp_path / "cpuinfo"
     cpu.write_text(f"processor : 0\nflags : {flags}\n")
     plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", 1, "always", device),))
-    assert bool(list(slow_bfloat16(members(model={"dtype": dtype}), plan, cpu))) == warned
+    assert bool(list(precision_on_cpu(members(model={"dtype": dtype}), plan, cpu))) == warned
 
 
 @pytest.mark.parametrize("critic", [{"form": "shared"}, lambda groups: [[[0.0] * 4] * 2]])

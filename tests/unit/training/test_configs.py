@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from chat_templates import render_here
 from winnow.config_file import load
 from winnow.models.folder import PUBLISHED
 from winnow.recipes import recipe_paths
@@ -52,7 +53,8 @@ def shrunk(path, **changes):
 
 
 @each_config
-def test_it_runs(path, tmp_path):
+def test_it_runs(path, tmp_path, monkeypatch):
+    render_here(monkeypatch)
     config = shrunk(path, output=str(tmp_path / "run"))
     result = fit(resolve_members(config, base=path.parent))
     rows = [row for row in read_metrics(result.folder) if "budget/rollouts" in row]

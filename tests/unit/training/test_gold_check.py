@@ -17,10 +17,11 @@ from winnow.errors import DataError
 from winnow.evaluation.run import prepare
 from winnow.evaluation.settings import EvaluationTask
 from winnow.installed import is_installed
+from winnow.other_names import as_toml
 from winnow.recipes import recipe_paths
 from winnow.records import Problem
 from winnow.registry import register
-from winnow.training.gold_check import SAMPLE, SECONDS, _toml, audit_command, check_golds, sample_of
+from winnow.training.gold_check import SAMPLE, SECONDS, audit_command, check_golds, sample_of
 from winnow.training.prompts import run_prompts
 from winnow.training.resolve import resolve_members
 from winnow.verify.verifiers import Verifiers
@@ -198,7 +199,7 @@ def test_a_gold_of_an_evaluation_that_the_reward_cannot_read_is_an_error(tmp_pat
 
 def test_programs_as_plain_text_are_not_tried(tmp_path: Path) -> None:
     """The example of `code_tests` is a program in a fence."""
-    of = resolve_members(validate({"task": {"use": "programs", "size": 4}, "reward": "code_tests"}), Path.cwd())
+    of = resolve_members(validate({"task": {"use": "programs", "size": 1}, "reward": "code_tests"}), Path.cwd())
     assert checked(of) == ()
     text = {"use": "code_tests", "program": "text"}
     of = resolve_members(validate({"task": {"use": "programs", "size": 4}, "reward": text}), Path.cwd())
@@ -236,8 +237,8 @@ def test_no_recipe_is_refused(recipe: str, test_data: Path) -> None:
     if recipe == "smollm2_instructions" and not is_installed("if_verifiable"):
         pytest.skip("needs the extra winnow-rl[instructions]")
     file = recipe_paths()[recipe]
-    sets = [f"task.path={test_data}"] if load(file).task.use == "gsm8k" else []
-    of = resolve_members(load(file, sets), file.parent)
+    sets = {"gsm8k": [f"task.path={test_data}"], "arithmetic": [f"task.size={SAMPLE}"]}
+    of = resolve_members(load(file, sets.get(str(load(file).task.use), [])), file.parent)
     problems = list(sample_of(of.task("train"), of.config.seed))
     assert checked(of, problems=problems) == ()
 
@@ -255,5 +256,5 @@ def test_the_command_of_a_message_holds_no_secret(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [{"mode": "easy", "a b": ["x", "😀"]}, "an 😀", ["a", "b c"], "plain", 3])
 def test_an_option_is_written_as_set_reads_it(value: Any) -> None:
     data: dict[str, Any] = {}
-    override(data, f"task.x={_toml(value)}")
+    override(data, f"task.x={as_toml(value)}")
     assert data["task"]["x"] == value

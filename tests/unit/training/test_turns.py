@@ -12,6 +12,7 @@ from chat_templates import like, render_here
 from refusals import refused
 from winnow import seeds
 from winnow.algos.objective import Objective
+from winnow.config import EnvironmentSection
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
@@ -67,7 +68,8 @@ WITH_TOOLS = (  # answers to tool calls are turns of <|system|>
 
 
 def turn_engine(engine, environment, tokenizer, *, max_turn_tokens, **options):
-    return TurnEngine(engine, game(environment, **options), Dialogue.of(tokenizer), max_turn_tokens=max_turn_tokens)
+    section = EnvironmentSection(use="game", max_turn_tokens=max_turn_tokens)
+    return TurnEngine(engine, game(environment, **options), Dialogue.of(tokenizer), section, None)
 
 
 @torch.no_grad()
@@ -393,9 +395,8 @@ def test_kept_turns_are_those_of_rounds(case):
     )
     engine, sampled = native(context), []
     for player in (engine, InRounds(engine)):
-        made = TurnEngine(
-            player, game(ask_again, **options), Dialogue.of(loaded.tokenizer), max_turn_tokens=9, answer_after=after
-        )
+        section = EnvironmentSection(use="game", max_turn_tokens=9, answer_after=after)
+        made = TurnEngine(player, game(ask_again, **options), Dialogue.of(loaded.tokenizer), section, None)
         whole = []
         groups = made.generate(
             prompts_of(loaded.tokenizer, "a", "b", "c"),

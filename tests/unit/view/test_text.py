@@ -4,16 +4,33 @@ import math
 
 import pytest
 
+from refusals import refused
+from winnow.errors import ConfigError
 from winnow.view.text import (
     format_accuracies,
     format_count,
     format_decimal,
     format_duration,
+    parse_bytes,
     quote,
     sanitize,
     shorten,
     wrap,
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("80GiB", 80 * 2**30), ("80 gb", 80 * 10**9), (" 1.5GiB ", 3 * 2**29), ("512MiB", 2**29), ("1.5 kb", 1500)],
+)
+def test_sizes_as_a_person_writes_them(text, size):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "80", "GiB", "80G", "5 apples", "-1GiB", "1e3GiB", "80KiB", "８0GiB", "1.GiB"])
+def test_text_that_is_not_a_size_is_refused(text):
+    with refused(ConfigError, repr(text), "GiB", "MB", "kB", code="config.value"):
+        parse_bytes(text)
 
 
 def test_characters_that_a_terminal_would_act_on_are_escaped():

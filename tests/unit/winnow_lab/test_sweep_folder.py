@@ -7,7 +7,7 @@ import pytest
 
 from refusals import refused
 from winnow.errors import DataError, RunFolderError
-from winnow_lab.sweep_folder import Contents, LedgerLine, SweepFolder, read_contents, read_sweep, sweep_of
+from winnow_lab.sweep_folder import Contents, LedgerLine, SweepFolder, read_contents, read_sweep, run_of_sweep
 
 TWO = Contents({"pods": {"steps": 4}, "grpo": {"select": "all"}}, seeds=(1, 0), baseline="grpo", inputs={})
 
@@ -50,12 +50,12 @@ def test_a_run_is_finished_by_its_last_launch_and_alone_by_all(tmp_path):
     assert [run.alone for run in read_sweep(folder)] == [True, False, True, True]
 
 
-def test_the_sweep_of_a_run_is_found_from_its_folder(tmp_path):
+def test_the_run_of_a_sweep_is_found_from_its_folder(tmp_path):
     folder = made(tmp_path / "s")
 
-    assert sweep_of(begun(folder, "grpo", 0)) == folder
-    assert sweep_of(folder / "other" / "seed-0") is None
-    assert sweep_of(begun(tmp_path / "t", "grpo", 0)) is None
+    assert run_of_sweep(begun(folder, "grpo", 0)).name == "grpo/seed-0"
+    assert run_of_sweep(folder / "other" / "seed-0") is None
+    assert run_of_sweep(begun(tmp_path / "t", "grpo", 0)) is None
 
 
 def test_a_used_folder_needs_a_resume_and_an_unused_one_a_start(tmp_path):

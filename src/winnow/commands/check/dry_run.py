@@ -19,7 +19,7 @@ from winnow.core.size_plan import bounds_of, largest
 from winnow.errors import ConfigError, DataError, WinnowError
 from winnow.installed import is_installed
 from winnow.memory.demand import Demand
-from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, format_bytes, free_on_device, parse_bytes
+from winnow.memory.plan import FreeBytes, MemoryPlan, assume_free, format_bytes, free_on_device
 from winnow.models.device import planned_device
 from winnow.models.folder import (
     cached_folder,
@@ -33,14 +33,14 @@ from winnow.models.load import has_tokenizer
 from winnow.models.products import measure_products
 from winnow.state.cost_files import read_costs
 from winnow.tasks.source import FORMS, no_hub_library
-from winnow.training.advice import about_prompts, advice, faster_decoding, missing_answer_forms, slow_bfloat16
+from winnow.training.advice import about_prompts, advice, missing_answer_forms, precision_on_cpu
 from winnow.training.budget import Budget, budget, demand_of, log_probs_needed, plan_demand
 from winnow.training.critic_checks import check_start, check_value_model
 from winnow.training.gold_check import check_golds
 from winnow.training.prompts import FirstPrompt, evaluated_problems, run_prompts
 from winnow.training.resolve import check_installed, resolve_file
 from winnow.verify.verifiers import Verifiers
-from winnow.view.text import format_count, format_percent, quote, sanitize, wrap
+from winnow.view.text import format_count, format_percent, parse_bytes, quote, sanitize, wrap
 
 if TYPE_CHECKING:
     from winnow.commands.check.proof import Pass, Proof, ProvedPart
@@ -155,7 +155,7 @@ def _check_prompts(members: Members, *, values: bool) -> _Prompts:
         first=FirstPrompt.of(training.prompts[0], tokenizer, config),
         longest=prompts.longest,
         training=len(training.prompts),
-        evaluated=sum(len(each.prompts.prompts) for each in prompts.held_out),
+        evaluated=sum(len(of.prompts) for of in prompts.held_out.values()),
         warnings=(*about_prompts(config, training, prompts.held_out), *doubts),
     )
 
@@ -322,7 +322,7 @@ def check_lines(
         yield from product_lines(result.demand)
     if prove is not None:
         yield from proof_lines(members, result.demand, prove)
-    planned = (*faster_decoding(members, plan), *slow_bfloat16(members, plan)) if plan is not None else ()
+    planned = precision_on_cpu(members, plan) if plan is not None else ()
     unfit = advice(members, counts, ranks)
     forms = missing_answer_forms(members, first) if first else ()
     for sentence in (*found.warnings, *forms, *unfit, *planned):

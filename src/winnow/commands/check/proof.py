@@ -32,8 +32,8 @@ from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sharding import reshard
 from winnow.learner.value_model import Critic, ValueModel
-from winnow.memory.demand import Demand, step_rollouts
-from winnow.memory.parts import micro_batch_tokens, policy_parts, policy_passes, value_model_parts, value_model_passes
+from winnow.memory.demand import Demand
+from winnow.memory.parts import micro_batch_tokens, model_parts
 from winnow.memory.plan import MemoryPart
 from winnow.records import Batch, MicroBatch
 
@@ -108,13 +108,7 @@ def prove(demand: Demand, *, needs: frozenset[str], limit: float = float("inf"))
 
 def planned(demand: Demand, needs: frozenset[str]) -> dict[str, int]:
     """Name of a part -> bytes of the plan on the policy's device, without those of an engine."""
-    every = (
-        *policy_parts(demand, needs),
-        *value_model_parts(demand),
-        *policy_passes(demand, needs),
-        *value_model_passes(demand),
-    )
-    parts = [part for part in every if part.device == demand.device and not part.writer]
+    parts = [part for part in model_parts(demand, needs) if part.device == demand.device and not part.writer]
     always, moments = _sum(parts, "always"), _sum(parts, "always", "optimizer")
     rows = {"parameters": always - moments, "moments": moments}
     for phase, after in ((UPDATE, "sums"), (VALUE_UPDATE, "value sums")):
@@ -144,7 +138,7 @@ class _Walk:
     def run(self) -> None:
         """Fill `tracked` and `passes`."""
         config, demand = self._demand.config, self._demand
-        tokens = micro_batch_tokens(demand, step_rollouts(config, demand.ranks))
+        tokens = micro_batch_tokens(demand, demand.step_rollouts)
         batch = full_batch(config, prompt_tokens=demand.prompt_tokens, tokens=tokens, number=demand.ranks)
         policy = self.learner.model
         with self._tracking(policy.module) as memory:
@@ -205,7 +199,7 @@ class _Walk:
     def _forward(self, model: Policy | ValueModel, mb: MicroBatch) -> Tensor:
         """A scalar with the gradient's paths of the objective."""
         if isinstance(model, ValueModel):
-            return model.forward(mb).sum()
+            return model.values(mb).sum()
         out = model.forward(mb, self._needs)
         return sum((part.sum() for part in (out.entropy, out.values) if part is not None), out.logprobs.sum())
 

@@ -15,16 +15,15 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from winnow import version
+from winnow.background import BackgroundWork
 from winnow.control_groups import ROOT, cpu_quota, usable_cores
 from winnow.installed import INSTEAD, Required, Version, requirements, unsuitable_version, version_of
 
@@ -191,12 +190,10 @@ def of_network(environment: Mapping[str, str], *, connect: bool) -> dict[str, An
 def try_connection(address: str, seconds: float = ANSWER_SECONDS) -> str:
     """ "answers", or the reason why not, after at most `seconds`."""
     # A thread, as urlopen's timeout bounds neither the look-up of a name nor an answer that arrives byte by byte.
-    replies: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=lambda: replies.put(_reply(address, seconds)), daemon=True).start()
-    try:
-        return replies.get(timeout=seconds)
-    except Empty:
-        return f"does not answer: {_cause(TimeoutError())}"
+    asked = BackgroundWork(lambda: _reply(address, seconds), name="winnow-hub")
+    asked.start()
+    asked.wait(seconds)
+    return asked.outcome.result() if asked.outcome.done() else f"does not answer: {_cause(TimeoutError())}"
 
 
 def _reply(address: str, seconds: float) -> str:

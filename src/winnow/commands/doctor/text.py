@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from winnow.view.text import WIDTH, one_line
@@ -130,18 +130,8 @@ def _size(count: int | None) -> str:
     return "?" if count is None else f"{count / 2**30:.1f} GiB"
 
 
-SECTIONS: Mapping[str, Callable[[Section], Iterator[str]]] = {
-    "winnow": _winnow,
-    "system": _system,
-    "processor": _processor,
-    "products": _products,
-    "memory": _memory,
-    "cuda": _cuda,
-    "disks": _disks,
-    "network": _network,
-    "sandbox": _sandbox,
-    "packages": _packages,
-    "vllm": _vllm,
-    "ray": _ray,
-    "chosen": _chosen,
-}
+_IN_ORDER: Sequence[Callable[[Section], Iterator[str]]] = (
+    *(_winnow, _system, _processor, _products, _memory, _cuda, _disks),
+    *(_network, _sandbox, _packages, _vllm, _ray, _chosen),
+)
+SECTIONS = {describe.__name__.removeprefix("_"): describe for describe in _IN_ORDER}

@@ -17,7 +17,7 @@ import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,8 @@ from typing import Any
 import torch
 
 from winnow import ranks as this_process
-from winnow.commands.command_line import FAILED, INTERRUPTED, SAVED
+from winnow.background import BackgroundWork
+from winnow.commands.command_line import FAILED, INTERRUPTED, SAVED, print_text
 from winnow.commands.train.here import TrainingRequest, train_here
 from winnow.commands.train.rank_end import RankEnd, first_cause
 from winnow.config import Config
@@ -38,7 +39,6 @@ from winnow.models.device import planned_device
 from winnow.state.folder import check_free
 from winnow.trackers.feed import exit_if_running
 from winnow.view.screen import escape_logs, escape_unprintable
-from winnow.view.text import sanitize
 
 POLL_SECONDS = 0.1
 MOST_ON_CPU = 8  # ranks of `auto`: each has some 0.5 GB of libraries, and a small share of the prompts
@@ -60,7 +60,7 @@ def ranks_for(request: TrainingRequest, allowed: frozenset[int] | None) -> int:
                 request.members()
         except ConfigError as error:
             if count == most:
-                print(sanitize(f"fewer than {most} ranks, because {error}"), file=sys.stderr, flush=True)
+                print_text(f"fewer than {most} ranks, because {error}", err=True)
         else:
             return count
     return 1
@@ -104,25 +104,22 @@ def launch(request: TrainingRequest, ranks: int, *, allowed: frozenset[int] | No
     os.environ["OMP_PROC_BIND"] = "false"  # else OpenMP binds every rank to the same core
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # else gloo repeats each error of a rank in lines of C++
     with TemporaryDirectory(prefix="winnow-ranks-") as notes, _forwarded(ranks) as signals:
-        agent = _Agent(request, ranks, Path(notes), allowed)
-        agent.start()
-        while agent.is_alive():
-            agent.join(POLL_SECONDS)
+        running = BackgroundWork(lambda: _run_ranks(request, ranks, Path(notes), allowed), name="ranks")
+        running.start()
+        while not running.outcome.done():
+            running.wait(POLL_SECONDS)
             signals.forward()
-        if agent.error is not None:
-            raise agent.error
-        if agent.failed is None:
-            return max(agent.codes.values())
+        code, failed = running.outcome.result()
+        if failed is None:
+            return code
         cause = first_cause(
-            agent.failed,
+            failed,
             [note for path in sorted(Path(notes).rglob("error.json")) if (note := RankEnd.read(path))],
             ranks=ranks,
             timeout_seconds=config.ranks.timeout_seconds,
             signals=signals.forwarded,
         )
-    for text in (cause.trace, cause.text):
-        if text:
-            print(sanitize(text.rstrip()), file=sys.stderr, flush=True)
+    print_text(cause.text, err=True)
     return cause.code
 
 
@@ -151,34 +148,25 @@ def run_rank(request: TrainingRequest) -> int:
     return code
 
 
-class _Agent(threading.Thread):
-    """Torch's launcher of local processes, and its result."""
+def _run_ranks(
+    request: TrainingRequest, ranks: int, notes: Path, allowed: frozenset[int] | None
+) -> tuple[int, tuple[int, int] | None]:
+    """The exit code of all ranks, and the first failed one with its code, by torch's launcher of local processes."""
+    if allowed is not None:
+        os.sched_setaffinity(0, allowed)  # of this thread, which the ranks inherit
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # ranks inherit this mask until `run_rank` unblocks them
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
 
-    def __init__(self, request: TrainingRequest, ranks: int, notes: Path, allowed: frozenset[int] | None) -> None:
-        super().__init__(name="ranks")
-        self.codes: Mapping[int, int] = {}
-        self.failed: tuple[int, int] | None = None  # the first failed rank, and its exit code
-        self.error: BaseException | None = None  # raised by the launcher itself
-        self._request, self._ranks, self._notes, self._allowed = request, ranks, notes, allowed
-
-    def run(self) -> None:
-        if self._allowed is not None:
-            os.sched_setaffinity(0, self._allowed)  # of this thread, which the ranks inherit
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # ranks inherit this mask until `run_rank` unblocks them
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import elastic_launch
-
-        before = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)  # it logs each failure with a traceback; `first_cause` reports it in a line
-        try:
-            self.codes = elastic_launch(_launch_config(self._ranks, self._notes), run_rank)(self._request)
-        except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
-            self.failed = rank, failure.exitcode
-        except BaseException as error:
-            self.error = error
-        finally:
-            logging.disable(before)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # it logs each failure with a traceback; `first_cause` reports it in a line
+    try:
+        return max(elastic_launch(_launch_config(ranks, notes), run_rank)(request).values()), None
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        return failure.exitcode, (rank, failure.exitcode)
+    finally:
+        logging.disable(before)
 
 
 def _launch_config(ranks: int, notes: Path) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from winnow import ranks
-from winnow.commands.command_line import SAVED, RunFailed
+from winnow.commands.command_line import SAVED, RunFailed, print_text
 from winnow.commands.train.rank_end import HOLD_BACK_SECONDS, RankEnd
 from winnow.core.events import Watch
 from winnow.core.loop import Result
@@ -24,7 +23,6 @@ from winnow.trackers.watch import track_run
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_file
 from winnow.view.screen import Progress
-from winnow.view.text import sanitize
 
 RAISED_BY_ALL = (ConfigError, DataError, RunFolderError)  # before the first step, every rank raises the same
 
@@ -78,7 +76,7 @@ def train_here(request: TrainingRequest, *, launched: bool = False) -> int:
         if this_rank() == 0:
             raise
         if not (end.suffered or (isinstance(error, RAISED_BY_ALL) and not end.begun)):
-            print(sanitize(f"rank {end.rank}: {end.trace or end.text}"), file=sys.stderr, flush=True)
+            print_text(f"rank {end.rank}: {end.trace or end.text}", err=True)
         return end.code
 
 
@@ -121,8 +119,7 @@ def _report_end(result: Result, *, model: bool) -> int:
         return code
     if result.interrupted:
         saved = " and saved" if result.model else ""
-        text = f"interrupted after {result.steps} steps{saved}"
-        print(text, file=sys.stderr, flush=True)
+        print_text(f"interrupted after {result.steps} steps{saved}", err=True)
     elif model:
-        print(f"model: {sanitize(str(result.model))}", flush=True)
+        print_text(f"model: {result.model}")
     return code

@@ -11,15 +11,14 @@ import os
 import re
 import shutil
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.command_line import FAILED, SAVED, connect_to_ray
+from winnow.commands.command_line import FAILED, SAVED, connect_to_ray, print_text
 from winnow.commands.train.here import TrainingRequest, this_rank, train_here
-from winnow.commands.train.rank_end import NOTE, RankEnd, first_cause
+from winnow.commands.train.rank_end import NOTE, Cause, RankEnd, first_cause
 from winnow.config import Config, dump
 from winnow.config_file import load, placed, validate
 from winnow.core.members import Members
@@ -29,7 +28,6 @@ from winnow.state.disk import replace_file
 from winnow.state.folder import check_free, has_finished_step
 from winnow.training.resolve import resolve_members
 from winnow.version import __version__
-from winnow.view.text import sanitize
 
 _OWN = re.compile(r"ray|\.?(?:code|rank-\d+)\.json.*")  # in the folder beside a run, with drafts
 
@@ -172,15 +170,13 @@ def _code(beside: Path, error: BaseException | None, ranks: int, config: Config)
     died = {rank: failure for rank, failure in failures.items() if not any(n.rank == rank for n in notes)}
     if died:
         rank, failure = sorted(died.items())[0]
-        text = f"rank {rank} of {ranks} ended: {_last_line(failure)}; resume the run to continue"
-        print(sanitize(text), file=sys.stderr, flush=True)
-        return FAILED
-    if not notes:
-        print(sanitize(f"the run on Ray failed: {_last_line(error)}"), file=sys.stderr, flush=True)
-        return FAILED
-    seen = (notes[0].rank, notes[0].code)
-    cause = first_cause(seen, notes, ranks=ranks, timeout_seconds=config.ranks.timeout_seconds)
-    print(sanitize(f"{cause.trace}{cause.text}"), file=sys.stderr, flush=True)
+        cause = Cause(f"rank {rank} of {ranks} ended: {_last_line(failure)}; resume the run to continue", FAILED)
+    elif not notes:
+        cause = Cause(f"the run on Ray failed: {_last_line(error)}", FAILED)
+    else:
+        seen = (notes[0].rank, notes[0].code)
+        cause = first_cause(seen, notes, ranks=ranks, timeout_seconds=config.ranks.timeout_seconds)
+    print_text(cause.text, err=True)
     return cause.code
 
 

@@ -85,11 +85,10 @@ def suffered(error: BaseException | None) -> bool:
 
 @dataclass(frozen=True)
 class Cause:
-    """The message for the user, and the exit code of the run."""
+    """The message for the user, whose last line is the cause, and the exit code of the run."""
 
     text: str
     code: int
-    trace: str = ""  # printed before the text: the traceback of a bug, or the notes of an error
 
 
 def first_cause(
@@ -116,9 +115,10 @@ def first_cause(
         return Cause(f"{where} was killed by {signal_name(-code)}{hint}; resume the run to continue", FAILED)
     if first is not None:
         plain = first.rank == 0 and not first.trace  # printed as in a run of one process
-        cause, _, later_lines = first.text.partition("\n")  # printed before the cause, which is the last line
+        cause, _, later_lines = first.text.partition("\n")
         text = cause if plain else f"rank {first.rank} of {ranks} on {first.host}: {cause}"
-        return Cause(text, first.code, first.trace or later_lines)
+        above = (first.trace or later_lines).rstrip()
+        return Cause(f"{above}\n{text}" if above else text, first.code)
     silent = sorted(set(range(ranks)) - {note.rank for note in notes})
     if notes and silent:
         who = f"rank {', '.join(map(str, silent))} of {ranks} on {socket.gethostname()}"

@@ -209,8 +209,7 @@ class Decoder:
         self.cache.begin(scheduler.pool)
         self._shape: Shape | None = None
         self._changes: tuple[int, ...] = ()  # of blocks and rows, for which the shape was made
-        self._own_key: tuple[int, ...] = ()  # the state for which the index arrays were made
-        self._prompts_key: tuple[int, ...] = ()
+        self._prompts_key: tuple[int, ...] = ()  # the state for which the index arrays of prompts were made
         self._placements = 0  # calls of `set_prompts`
         training, attention = self._model.training, self._model.config._attn_implementation
         self._model.eval()
@@ -237,9 +236,9 @@ class Decoder:
                 logits[number] = row
         return torch.stack(logits)
 
-    def set_prompts(self, numbers: IntArray) -> None:
+    def set_prompts(self, numbers: Sequence[int]) -> None:
         """Set the prompt of each row [R]."""
-        self._prompt_of_row = numbers
+        self._prompt_of_row = np.array(numbers, dtype=np.int64)
         self._placements += 1
 
     def decode(self, tokens: IntArray, positions: IntArray, written: IntArray) -> Tensor:
@@ -271,9 +270,7 @@ class Decoder:
             return self._shape
         recorded = self._graphs is not None
         shape = rounded_shape(self._scheduler, before=self._shape) if recorded else exact_shape(pool, prompts, columns)
-        of_own = (shape.rows, shape.blocks, shape.longest, pool.own.changes)
-        if of_own != self._own_key:
-            self._own_index, self._own_key = self._own.put(own_arrays(pool, shape)), of_own
+        self._own_index = self._own.put(own_arrays(pool, shape))
         sizes = (shape.rows, shape.prompts, shape.prompt_blocks, shape.prompt_longest, shape.readers)
         of_prompts = (*sizes, pool.prompts.changes, self._placements)
         if of_prompts != self._prompts_key:

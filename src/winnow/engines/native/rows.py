@@ -43,11 +43,7 @@ class RunningRollouts:
         self._logprobs = np.zeros(self._tokens.shape, dtype=np.float64)
         self._uniforms = np.zeros(self._tokens.shape, dtype=np.float64)
         self._prompt_length = np.zeros(scheduler.rows, dtype=np.int64)  # [R] tokens of each row's prompt
-        self._prompt_number = np.zeros(scheduler.rows, dtype=np.int64)  # [R] index of the prompt in the cache
-        self._tables = [
-            *(self._length, self._first, self._tokens, self._logprobs, self._uniforms),
-            *(self._prompt_length, self._prompt_number),
-        ]
+        self._tables = [self._length, self._first, self._tokens, self._logprobs, self._uniforms, self._prompt_length]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -60,13 +56,12 @@ class RunningRollouts:
             self._logits = torch.cat([self._logits, after]) if self._rows else after
             self._rows += admitted
             self._length[rows] = 0
-            for row, rollout in ((first + i, each) for i, each in enumerate(admitted) if len(each.tokens)):
-                length = self._length[row] = len(rollout.tokens)
-                self._tokens[row, :length], self._logprobs[row, :length] = rollout.tokens, rollout.logprobs
             self._start(first)
+            for row, rollout in enumerate(admitted, start=first):
+                for table, line in zip(self._tables, rollout.kept, strict=False):  # of a new rollout, nothing is kept
+                    table[row] = line
             self._prompt_length[rows] = [len(rollout.shared.prompt.tokens) for rollout in admitted]
-            self._prompt_number[rows] = [rollout.shared.number for rollout in admitted]
-            self._decoder.set_prompts(self._prompt_number[: len(self)].copy())
+            self._decoder.set_prompts([rollout.shared.number for rollout in self._rows])
         return len(self) > 0
 
     def sample(self, rule: StopRule) -> IntArray:
@@ -153,13 +148,14 @@ class RunningRollouts:
                 self._decoder.cache.extend(full)
                 return
             row = self._scheduler.preempt_youngest(self._rows)
-            self._store(row, int(self._length[row]))
+            self._store(row)
             self._remove(np.array([row]))
 
-    def _store(self, row: int, length: int) -> None:
-        """Store the first `length` tokens of a row in its rollout, which will be read again."""
+    def _store(self, row: int) -> None:
+        """Keep what the tables have of a row in its rollout, whose tokens will be read again."""
         rollout = self._rows[row]
-        rollout.tokens, rollout.logprobs = self._tokens[row, :length].copy(), self._logprobs[row, :length].copy()
+        rollout.tokens = self._tokens[row, : self._length[row]].copy()
+        rollout.kept = [table[row].copy() for table in self._tables]
 
     def _remove(self, rows: IntArray) -> None:
         """Remove rollouts: the last rows move into the gaps, and unused prompts are evicted."""
@@ -173,7 +169,7 @@ class RunningRollouts:
         del self._rows[len(self._rows) - len(rows) :]
         if unused := [shared for shared in prompts.values() if self._scheduler.is_unused(shared)]:
             self._evict(unused)
-        self._decoder.set_prompts(self._prompt_number[: len(self)].copy())
+        self._decoder.set_prompts([rollout.shared.number for rollout in self._rows])
 
     def _evict(self, unused: list[SharedPrompt]) -> None:
         """Evict prompts from the cache; the last ones take their numbers."""
@@ -185,7 +181,6 @@ class RunningRollouts:
         for before, now in zip(source.tolist(), target.tolist(), strict=True):
             self._prompts[now] = self._prompts[before]
             self._prompts[now].number = now
-            self._prompt_number[: len(self)][self._prompt_number[: len(self)] == before] = now
         del self._prompts[len(self._prompts) - len(unused) :]
 
     def _ended(self, rows: IntArray, newest: IntArray, rule: StopRule) -> BoolArray:

@@ -91,7 +91,7 @@ def _decode_and_forward(model: PreTrainedModel, *, modules: bool) -> tuple[KVCac
         cache.add_prompts(row + length)
         cache.add_rows(row)
         decoder.read([Text(tokens[:length], prompts=(0,))])
-        decoder.set_prompts(row)
+        decoder.set_prompts([0])
         cache.extend(row)
         for written in (0, 1):
             decoded = decoder.decode(tokens[length + written, None], row + length + written, row + written)[0]

@@ -9,14 +9,14 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from winnow.engines.base import PendingRollout
 from winnow.engines.native.memory import block_width, round_to_blocks
 from winnow.errors import EngineError
-from winnow.records import FloatArray, IntArray, Prompt
+from winnow.records import IntArray, Prompt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,7 +125,7 @@ def _at_least(array: IntArray, length: int) -> IntArray:
     return grown
 
 
-NO_TOKENS, NO_LOGPROBS = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64)
+NO_TOKENS = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -140,26 +140,14 @@ class SharedPrompt:
 
 
 @dataclass(slots=True)
-class Turn:
-    """The present turn of a rollout, see `RunningTurns`."""
-
-    number: int  # 0 for the policy's first
-    first: int
-    known: int
-    due: int
-    given: IntArray  # the tokens between the length of the rollout and `known`
-
-
-@dataclass(slots=True)
 class PartialRollout:
-    """A waiting or running rollout; `tokens` and `logprobs` [L] are those it had when it was put back."""
+    """A waiting or running rollout; `tokens` [L] are those that are read again after it was put back."""
 
     shared: SharedPrompt
     pending: PendingRollout
     tokens: IntArray = field(default_factory=lambda: NO_TOKENS)
-    logprobs: FloatArray = field(default_factory=lambda: NO_LOGPROBS)
     started: int = -1  # start order
-    turn: Turn | None = None  # the turn in which it was put back
+    kept: Sequence[Any] = ()  # its line in each table of `RunningRollouts` when it was put back
 
 
 def share_prompts(rollouts: Sequence[PendingRollout]) -> list[PartialRollout]:

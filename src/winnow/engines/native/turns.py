@@ -15,7 +15,7 @@ from winnow import seeds
 from winnow.engines.base import Turns
 from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.rows import RunningRollouts
-from winnow.engines.native.scheduler import Scheduler, Turn
+from winnow.engines.native.scheduler import Scheduler
 from winnow.engines.requests import SamplingRequest, turn_key
 from winnow.engines.stopping import StopRule
 from winnow.records import IntArray, Sampling
@@ -85,7 +85,8 @@ class RunningTurns(RunningRollouts):
         self._draw(playing)
         for row in reversed(playing):
             if self._known[row] - self._length[row] > READ:
-                self._store(row, int(self._known[row]))
+                self._length[row] = self._known[row]
+                self._store(row)
                 self._scheduler.put_back(self._rows[row])
                 read.append(row)
         if removed or read:
@@ -102,12 +103,6 @@ class RunningTurns(RunningRollouts):
         rows = slice(first, len(self))
         self._turn[rows] = self._first[rows] = self._known[rows] = 0
         self._due[rows] = NEVER
-        for row in range(first, len(self)):
-            if (turn := self._rows[row].turn) is not None:
-                self._turn[row], self._first[row], self._known[row] = turn.number, turn.first, turn.known
-                self._due[row] = turn.due
-                given = slice(turn.known - len(turn.given), turn.known)
-                self._tokens[row, given], self._logprobs[row, given] = turn.given, 0
         self._draw(range(first, len(self)))
 
     def _draw(self, rows: Sequence[int]) -> None:
@@ -117,8 +112,3 @@ class RunningTurns(RunningRollouts):
         for row, numbers in zip(rows, seeds.uniforms(keys, self._turn_tokens), strict=True):
             turn = self._uniforms[row, self._first[row] : self._first[row] + self._turn_tokens]
             turn[:] = numbers[: len(turn)]  # less room only where the rollout ends with the turn before
-
-    def _store(self, row: int, length: int) -> None:
-        super()._store(row, length)
-        number, first, known, due = (int(table[row]) for table in (self._turn, self._first, self._known, self._due))
-        self._rows[row].turn = Turn(number, first, known, due, self._tokens[row, length:known].copy())

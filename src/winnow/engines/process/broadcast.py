@@ -8,7 +8,7 @@ it. Between CPUs, and to an engine on the trainer's device, tensors are sent by 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -18,16 +18,13 @@ import torch.distributed
 from torch import Tensor
 
 from winnow.errors import EngineError
-from winnow.models.tensor_file import WeightsOnRead
+from winnow.models.tensor_file import DTYPES, WeightsOnRead
 
 Backend = Literal["gloo", "nccl"]
 
 _distributed: Any = torch.distributed  # its classes of process groups have no type annotations
 
-_DTYPES = (
-    *(torch.float32, torch.bfloat16, torch.float16, torch.float64),
-    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
-)
+_DTYPES = tuple(DTYPES)
 _MOST_DIMENSIONS = 8
 
 
@@ -52,31 +49,29 @@ class SentWeights(WeightsOnRead):
     Each weight can be read once, preferably in the order of the names: skipped weights are kept until they are read.
     """
 
+    names: tuple[str, ...]
+
     def __init__(self, rendezvous: Rendezvous, number: int, names: Sequence[str], member: int = 1) -> None:
         """The weights of the sender's offer `number`, counted from 1, as read by this `member` of the group."""
-        self._rendezvous, self._number, self._names, self._member = rendezvous, number, tuple(names), member
+        self._rendezvous, self._number, self.names, self._member = rendezvous, number, tuple(names), member
 
     def by_worker(self, worker: int) -> SentWeights:
         """The same weights, as read by the engine's worker of this number, counted from 0."""
-        return SentWeights(self._rendezvous, self._number, self._names, 1 + worker)
+        return SentWeights(self._rendezvous, self._number, self.names, 1 + worker)
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._names:
+        if name not in self.names:
             raise KeyError(name)
         file = self._rendezvous.file
         if file not in _readers:
             _readers[file] = _Reader(self._rendezvous, self._member)
-        return _readers[file].read(self._number, self._names, name)
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._names
+        return _readers[file].read(self._number, self.names, name)
 
     def finish(self) -> None:
         """Receive the rest if this process has started to read: the trainer must not wait for a failed reader."""
         reader = _readers.get(self._rendezvous.file)
         if reader is not None and reader.number == self._number and reader.group is not None:
-            for _ in reader.rest(self._names):
+            for _ in reader.rest(self.names):
                 pass
 
 

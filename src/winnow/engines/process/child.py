@@ -26,7 +26,6 @@ from winnow.engines.process.messages import (
     Done,
     Generate,
     LoadWeights,
-    Ready,
     Refused,
     Sampled,
 )
@@ -45,7 +44,7 @@ def serve(channel: Channel) -> None:
         engine = import_factory(start.make)(**start.options)
     except WinnowError as error:
         return channel.send(Refused(error))
-    channel.send(Ready(engine.version, engine.logprob_tolerance))
+    channel.send(Done(engine.version, engine.logprob_tolerance))
     while True:
         request = channel.receive()
         try:
@@ -54,7 +53,7 @@ def serve(channel: Channel) -> None:
             channel.send(Refused(error))
         else:
             state = "sampled" if isinstance(request, Generate) else "loaded"
-            channel.send(Done(engine.version, measure_memory(engine, state)))
+            channel.send(Done(engine.version, engine.logprob_tolerance, measure_memory(engine, state)))
 
 
 def measure_memory(engine: Engine, state: str) -> Mapping[str, float]:

@@ -26,7 +26,6 @@ from winnow.engines.process.messages import (
     Generate,
     LoadWeights,
     MakeEngine,
-    Ready,
     Refused,
     Reply,
     Request,
@@ -98,9 +97,7 @@ class SecondProcess:
         except BaseException:
             self._process.kill()
             raise
-        assert isinstance(ready, Ready)
-        self.version = ready.version
-        self.logprob_tolerance = ready.logprob_tolerance
+        self.version, self.logprob_tolerance = ready.version, ready.logprob_tolerance
 
     def generate(
         self,
@@ -131,17 +128,9 @@ class SecondProcess:
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """See `Engine`; each weight is read once, in the order of the mapping, and sent before the next is read."""
         self._drain()
-        offered, seconds = self._weights.offer(list(weights)), self._timeout_seconds
-        self._send(LoadWeights(offered, version), f"loading the weights of version {version}", seconds)
-        # An engine that refuses the load replies before it reads; nothing may be sent to it
-        reply = self._next_reply(seconds, unless=self._weights.has_readers)
-        if reply is None:
-            self._send_weights(weights)
-            reply = self._next_reply(seconds)
-        if isinstance(reply, Refused):
-            raise reply.error
-        assert isinstance(reply, Done)
-        self.memory_mib |= reply.memory
+        request = LoadWeights(self._weights.offer(list(weights)), version)
+        action = f"loading the weights of version {version}"
+        reply = self._request(request, action, self._timeout_seconds, weights=weights)
         if reply.version != version:
             raise EngineError(
                 f"stale weights: version {version} was loaded, and the engine has version {reply.version}",
@@ -161,19 +150,24 @@ class SecondProcess:
         action: str,
         seconds: float,
         keep: Callable[[int, Rollout], None] = lambda prompt_index, rollout: None,
-    ) -> Ready | Done:
-        """Send a request and read its replies to the last; each may take `seconds`."""
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> Done:
+        """Send a request and read its replies to the last; each may take `seconds`. `weights` are sent once all readers
+        wait for them: an engine that refuses a load replies before it reads, and nothing may be sent to it.
+        """
         self._send(request, action, seconds)
         while True:
-            match self._next_reply(seconds):
+            match self._next_reply(seconds, None if weights is None else self._weights.has_readers):
+                case None:
+                    assert weights is not None
+                    self._send_weights(weights)
+                    weights = None
                 case Sampled(prompt_index, rollout):
                     keep(prompt_index, rollout)
                 case Refused(error):
                     raise error
-                case Ready() as reply:
-                    return reply
-                case Done(_, memory) as reply:
-                    self.memory_mib |= memory
+                case Done() as reply:
+                    self.memory_mib |= reply.memory
                     return reply
 
     def _send(self, request: Request, action: str, seconds: float) -> None:
@@ -194,9 +188,7 @@ class SecondProcess:
         while not self._replied:
             self._next_reply(self._timeout_seconds)
 
-    def _next_reply(
-        self, seconds: float, unless: Callable[[], bool] | None = None
-    ) -> Ready | Sampled | Done | Refused | None:
+    def _next_reply(self, seconds: float, unless: Callable[[], bool] | None = None) -> Sampled | Done | Refused | None:
         """The next reply, or None once `unless` is true. Raises EngineError after an exit, and after `seconds`."""
         until = time.monotonic() + seconds
         poll = _POLL_SECONDS if unless is None else _READERS_SECONDS

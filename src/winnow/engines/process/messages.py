@@ -1,6 +1,6 @@
 """The messages between a trainer and its engine's process, and their channel. Every wait of the trainer has a limit.
 
-    trainer  --MakeEngine-->    engine's process    --Ready | Refused | Crashed-->
+    trainer  --MakeEngine-->    engine's process    --Done | Refused | Crashed-->
              --Generate-->                          --Sampled, Sampled ... Done | Refused | Crashed-->
              --LoadWeights-->                       --Done | Refused | Crashed-->
 
@@ -59,14 +59,6 @@ class LoadWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """The engine is made."""
-
-    version: int
-    logprob_tolerance: Tolerance
-
-
-@dataclass(frozen=True, slots=True)
 class Sampled:
     """One rollout is finished."""
 
@@ -84,9 +76,10 @@ def _sampled(prompt_index: int, rollout: Rollout) -> Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The request is complete."""
+    """The engine is made, or the request is complete."""
 
     version: int  # of the weights that the engine now has
+    logprob_tolerance: Tolerance
     memory: Mapping[str, float] = field(default_factory=dict)  # MiB, as winnow.memory.usage.memory_by_state
 
 
@@ -105,7 +98,7 @@ class Crashed:
 
 
 Request = MakeEngine | Generate | LoadWeights
-Reply = Ready | Sampled | Done | Refused | Crashed
+Reply = Sampled | Done | Refused | Crashed
 Message = Request | Reply
 
 

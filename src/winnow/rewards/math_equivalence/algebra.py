@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from winnow.errors import ConfigError
-from winnow.installed import is_installed
+from winnow.installed import is_installed, require_extra
 from winnow.rewards.math_equivalence.signs import computed
 
 # math-verify ignores the dots of 0.33\ldots, what follows \approx, and some characters of Unicode. It multiplies by the
@@ -87,13 +86,7 @@ def available() -> bool:
 
 def require() -> None:
     """Raise ConfigError if math-verify is not installed."""
-    if not available():
-        raise ConfigError(
-            "the grader 'math' needs the package math-verify",
-            remedy="pip install 'winnow-rl[math]'",
-            key="grader",
-            code="config.not_installed",
-        )
+    require_extra("math_verify", "the grader 'math' needs the package math-verify", "math", key="grader")
 
 
 def warm() -> None:

@@ -17,10 +17,12 @@ from __future__ import annotations
 import decimal
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from operator import add, mul, sub, truediv
+from typing import Any
 
 from winnow import seeds
 from winnow.rewards.math_equivalence.latex import apart
@@ -40,6 +42,8 @@ _GREEK = (
     "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi varphi psi omega"
     " Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega"
 )
+_FACTORS = {"*": "*", r"\cdot": "*", r"\times": "*", "/": "/", r"\div": "/"}
+_ARITHMETIC: Mapping[str, Callable[[Any, Any], Value]] = {"+": add, "-": sub, "*": mul, "/": truediv}
 # I(0) is not I times 0, and f(-x) is not -f(x)
 _APPLIED = re.compile(r"(?<![a-zA-Z\\])(?:[a-zA-Z]\s*\(\s*[-+]?\d+(?:\.\d*)?\s*\)|f\s*\()")
 _TOKEN = re.compile(
@@ -51,10 +55,6 @@ _TOKEN = re.compile(
 
 class Unreadable(Exception):
     """Not in the language, or beyond its bounds."""
-
-
-class Undefined(Exception):
-    """No real value at this point (division by zero, root of a negative)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def proportional(a: Node, b: Node) -> bool | None:
                 continue
             if x == 0 or y == 0:
                 return None
-            ratios.append(_divide(x, y))
+            ratios.append(_apply("/", x, y))
         return all(_close(ratio, ratios[0]) for ratio in ratios) if len(ratios) > 1 else None
 
 
@@ -173,12 +173,8 @@ class _Reader:
     def product(self, depth: int) -> Node:
         node = self.signed(depth)
         while True:
-            if self.here in ("*", r"\cdot", r"\times"):
-                self.take()
-                node = Node("*", (node, self.signed(depth)))
-            elif self.here in ("/", r"\div"):
-                self.take()
-                node = Node("/", (node, self.signed(depth)))
+            if self.here in _FACTORS:
+                node = Node(_FACTORS[self.take()], (node, self.signed(depth)))
             elif self.here in ("(", "{") or self.here[:1].isalpha() or self.here[:1] == "\\":
                 # A factor without a sign. It is never a number, because x2 and \sqrt{2}1 are ambiguous.
                 node = Node("*", (node, self.power(depth)))
@@ -306,9 +302,10 @@ def _irrational_powers(node: Node) -> int:
 
 
 def _at(node: Node, point: int) -> Value | None:
+    """The value at a point; None if it is not real: after a division by zero, or the root of a negative number."""
     try:
         return _evaluate(node, point)
-    except (Undefined, ArithmeticError):
+    except ArithmeticError:
         return None
 
 
@@ -332,37 +329,26 @@ def _letter(name: str, point: int) -> Fraction:
 
 
 def _apply(operation: str, x: Value, y: Value) -> Value:
-    if operation == "/":
-        return _divide(x, y)
     if operation == "^":
         return _power(x, y)
     if operation == "root":
         return _root(x, y)
-    if isinstance(x, Fraction) and isinstance(y, Fraction):
-        return x + y if operation == "+" else x - y if operation == "-" else x * y
-    p, q = _decimal(x), _decimal(y)
-    return p + q if operation == "+" else p - q if operation == "-" else p * q
-
-
-def _divide(x: Value, y: Value) -> Value:
-    if y == 0:
-        raise Undefined
-    if isinstance(x, Fraction) and isinstance(y, Fraction):
-        return x / y
-    return _decimal(x) / _decimal(y)
+    if not (isinstance(x, Fraction) and isinstance(y, Fraction)):
+        x, y = _decimal(x), _decimal(y)
+    return _ARITHMETIC[operation](x, y)
 
 
 def _power(x: Value, y: Value) -> Value:
     if isinstance(x, Fraction) and isinstance(y, Fraction) and y.denominator == 1:
         if x == 0 and y <= 0:
-            raise Undefined
+            raise ZeroDivisionError
         if (abs(x.numerator) | x.denominator).bit_length() * abs(y.numerator) > MAX_BITS:
             raise Unreadable("a power too large to compare")
         return x**y.numerator
     if isinstance(y, Fraction) and y.denominator == 1:
         return _decimal(x) ** y.numerator
     if x <= 0:
-        raise Undefined
+        raise ArithmeticError
     return _decimal(x) ** _decimal(y)
 
 
@@ -372,7 +358,7 @@ def _root(x: Value, degree: Value) -> Value:
     n = degree.numerator
     if x < 0:
         if n % 2 == 0:
-            raise Undefined
+            raise ArithmeticError
         return -_root(-x, degree)
     if n == 2 and isinstance(x, Fraction):
         top, bottom = math.isqrt(x.numerator), math.isqrt(x.denominator)

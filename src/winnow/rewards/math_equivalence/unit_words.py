@@ -17,71 +17,19 @@ Powers = Mapping[str, int]  # unit -> exponent
 BARE = frozenset(("cm", "km", "mm", "kg", "ft", "yd", "lb", "oz", "hr", "ml", "mL", "Hz", "in"))
 # What pint has otherwise, or as a number: angles, bytes, revolutions. A degree is named as its sign in units.py.
 MORE = """
-second: secs
-hour: hrs
-year: year_old years_old yrs
-inch: in
-cubic_centimeter: cc
-astronomical_unit: AU
-pound_force: lbf
-pound_force_per_square_inch: psi
-kilometer_per_hour: kmh kmph
-kilowatt_hour: kwh
-hertz: hz HZ
-unit
-degree
-degreeC: degree_celsius degrees_celsius
-degreeF: degree_fahrenheit degrees_fahrenheit
-percent
-radian: rad
-revolution: rev turn
-decibel: dB
-bit
-byte
-person: persons
-kilobyte: kB KB
-megabyte: MB
-gigabyte: GB
-terabyte: TB
-bit_per_second: bps
+second: secs; hour: hrs; year: year_old years_old yrs; inch: in; cubic_centimeter: cc; astronomical_unit: AU;
+pound_force: lbf; pound_force_per_square_inch: psi; kilometer_per_hour: kmh kmph; kilowatt_hour: kwh; hertz: hz HZ;
+unit; degree; degreeC: degree_celsius degrees_celsius; degreeF: degree_fahrenheit degrees_fahrenheit; percent;
+radian: rad; revolution: rev turn; decibel: dB; bit; byte; person: persons; kilobyte: kB KB; megabyte: MB;
+gigabyte: GB; terabyte: TB; bit_per_second: bps
 """
 # Alternatives of a sign or a word are separated by a bar.
 MONEY = """
-dollar: USD usd buck US_dollar
-cent: ¢
-penny: pence pennies
-euro: EUR €
-sterling: GBP £ quid
-pound|sterling: pound pounds
-yuan: CNY RMB renminbi 元
-yen: JPY
-yen|yuan: ¥
-rupee: INR ₹ Rs rupees
-won: KRW ₩
-ruble: RUB ₽ rouble
-franc: CHF
-peso: MXN
-BRL
-krona: SEK kronor
-krone: NOK DKK kroner
-zloty: PLN
-baht: THB
-dong: VND
-rupiah: IDR
-ringgit: MYR
-rand: ZAR
-shekel: ILS
-dirham: AED
-riyal: SAR
-naira: NGN
-shilling: KES
-taka: BDT
-CAD
-AUD
-NZD
-HKD
-SGD
-TWD
+dollar: USD usd buck US_dollar; cent: ¢; penny: pence pennies; euro: EUR €; sterling: GBP £ quid;
+pound|sterling: pound pounds; yuan: CNY RMB renminbi 元; yen: JPY; yen|yuan: ¥; rupee: INR ₹ Rs rupees; won: KRW ₩;
+ruble: RUB ₽ rouble; franc: CHF; peso: MXN; BRL; krona: SEK kronor; krone: NOK DKK kroner; zloty: PLN; baht: THB;
+dong: VND; rupiah: IDR; ringgit: MYR; rand: ZAR; shekel: ILS; dirham: AED; riyal: SAR; naira: NGN; shilling: KES;
+taka: BDT; CAD; AUD; NZD; HKD; SGD; TWD
 """
 # Left out are words that change the number: dozen, pair, couple, half, third, quarter, score, gross, million.
 NOUNS = """
@@ -112,7 +60,7 @@ _PLURALS = {"person": "people", "child": "children", "grandchild": "grandchildre
 
 
 COUNTED = frozenset(NOUNS.split())
-MONEY_NAMES = frozenset(line.partition(":")[0] for line in MONEY.split("\n"))
+MONEY_NAMES = frozenset(entry.partition(":")[0].strip() for entry in MONEY.split(";"))
 _TIMES = frozenset(("am", "pm"))  # of day
 # hg, hl and dg are in use, dV and hA are not.
 _RARE = {"hecto": ("gram", "liter", "meter", "pascal")} | dict.fromkeys(("deci", "centi"), ("gram", "liter", "meter"))
@@ -129,9 +77,9 @@ def lookup(word: str, *, upright: bool) -> Powers | None:
 
 
 def _table(text: str) -> Iterator[list[str]]:
-    """The names of a line, the first of which is the unit; blanks instead of underscores in the others."""
-    for line in text.strip().splitlines():
-        name, _, others = line.partition(":")
+    """The names of an entry, the first of which is the unit; blanks instead of underscores in the others."""
+    for entry in text.split(";"):
+        name, _, others = entry.strip().partition(":")
         yield [name, *(other.replace("_", " ") for other in (name, *others.split()))]
 
 

@@ -54,7 +54,7 @@ def comments(text):
 @pytest.mark.parametrize("recipe", WITH_REWARD)
 def test_the_configuration_is_the_recipes_with_a_reward_and_an_output_of_its_own(recipe, here):
     project = write_project(Path(f"a_{recipe}"), recipe)
-    written = tomllib.loads(project.config.read_text(encoding="utf-8"))
+    written = tomllib.loads(project.read_text(encoding="utf-8"))
     of_recipe = tomllib.loads(recipe_paths()[recipe].read_text(encoding="utf-8"))
     tags = of_recipe["reward"]["use"] == "r1_zero"  # its prompt requests what the written reward reads
     assert written.pop("reward") == ({"use": "reward.py:reward"} if tags else of_recipe["reward"])
@@ -62,13 +62,13 @@ def test_the_configuration_is_the_recipes_with_a_reward_and_an_output_of_its_own
     assert written == {key: value for key, value in of_recipe.items() if key not in ("reward", "output")}
     if recipe == "smollm2_instructions" and not is_installed("if_verifiable"):
         pytest.skip("its reward needs the extra winnow-rl[instructions]")
-    (reward,) = resolve_file(project.config).rewards
-    assert (reward.entry.origin == str(here / project.reward)) == tags
+    (reward,) = resolve_file(project).rewards
+    assert (reward.entry.origin == str(here / project.with_name("reward.py"))) == tags
 
 
 @pytest.mark.parametrize("recipe", WITH_REWARD)
 def test_every_key_has_its_meaning_above_it_and_comments_of_the_recipe_stay(recipe):
-    text = write_project(Path("mine"), recipe).config.read_text(encoding="utf-8")
+    text = write_project(Path("mine"), recipe).read_text(encoding="utf-8")
     lines = text.splitlines()
     assert all(lines[number - 1].startswith("# ") for number, line in enumerate(lines) if re.match(r"\w+ = ", line))
     meanings = {key.name: key.meaning for key in keys()}
@@ -81,7 +81,7 @@ def test_every_key_has_its_meaning_above_it_and_comments_of_the_recipe_stay(reci
 
 
 def test_options_are_attributed_to_their_member():
-    text = write_project(Path("mine"), "gvm_grpo").config.read_text(encoding="utf-8")
+    text = write_project(Path("mine"), "gvm_grpo").read_text(encoding="utf-8")
     (above,) = re.findall(r"# (.*)\nalpha = 1e-3\n", text)
     assert "gvm" in above
     assert "winnow list allocators" in above
@@ -102,8 +102,8 @@ def test_both_files_train_as_they_are_and_the_reward_is_the_files(here, monkeypa
 
 
 def test_the_reward_passes_the_audit_as_its_file_says(monkeypatch):
-    project = write_project(Path("audited"))
-    (task, reward) = re.findall(r"winnow audit (\S+) --reward (\S+)\n", project.reward.read_text())[0]
+    written = write_project(Path("audited")).with_name("reward.py").read_text()
+    (task, reward) = re.findall(r"winnow audit (\S+) --reward (\S+)\n", written)[0]
     monkeypatch.chdir("audited")
     few = ["task.size=64", "verify.workers=0"]
     assert audit_configured(build_config(few, task=task, reward=reward), Path.cwd()).clean
@@ -114,7 +114,7 @@ def test_the_reward_pays_golds_that_are_numbers(here):
     rows = [{"question": f"What is {i} + 10?", "answer": i + 10} for i in range(3)]
     (here / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     sets = ["task.train=sums.jsonl", "verify.workers=0"]
-    config = build_config(sets, task="jsonl", reward=f"{project.reward}:reward")
+    config = build_config(sets, task="jsonl", reward=f"{project.with_name('reward.py')}:reward")
     found = audit_configured(config, here)
     assert found.golds == []
     assert found.gold_reward == 1.0
@@ -122,10 +122,10 @@ def test_the_reward_pays_golds_that_are_numbers(here):
 
 def test_two_folders_have_rewards_that_one_process_can_use():
     first, second = write_project(Path("a b")), write_project(Path("deeper/c"))
-    assert first.command == "winnow train 'a b/config.toml'"
+    assert "#     winnow train 'a b/config.toml'\n" in first.read_text(encoding="utf-8")
     for project in (first, second):
-        resolve_file(project.config)
-    assert load(second.config).output == "runs/c"
+        resolve_file(project)
+    assert load(second).output == "runs/c"
 
 
 def test_a_folder_that_exists_is_refused_and_kept(here):
@@ -175,7 +175,7 @@ def test_without_its_model_a_project_has_the_command_of_a_plan_alone(here):
 
 def test_the_written_reward_reads_the_last_answer_tag():
     project = write_project(Path("tags"), "arithmetic")
-    function = resolve("reward", f"{project.reward}:reward").function
+    function = resolve("reward", f"{project.with_name('reward.py')}:reward").function
     for text, right in {
         "<answer>12</answer>": True,
         "<answer>3</answer> <answer> 12\n</answer> more": True,
@@ -191,4 +191,4 @@ def test_the_written_reward_reads_the_last_answer_tag():
 def test_the_written_reward_meets_the_contract():
     """Within seconds: its time is linear in the text's length."""
     project = write_project(Path("contract"), "arithmetic")
-    check_member(resolve("reward", f"{project.reward}:reward"))
+    check_member(resolve("reward", f"{project.with_name('reward.py')}:reward"))

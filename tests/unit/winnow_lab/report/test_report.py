@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from refusals import check_printed_error, refused
+from refusals import check_printed_error
 from synthetic_run import RIGHT, WRONG, group, write_run
 from winnow.commands import app
-from winnow.errors import ConfigError
 from winnow.evaluation.folder import rows_of
 from winnow_lab.report import html as page
-from winnow_lab.report.files import parse_size
 
 PARTS = Path(__file__).parents[3] / "fixtures" / "report_page"
 DATA = re.compile(r'id="winnow-data">(.*?)</script>', re.DOTALL)
@@ -123,19 +121,6 @@ def test_names_and_notes_are_escaped_in_the_terminal_and_in_the_page(tmp_path):
     assert "<script>" not in text.replace("<script>document", "")
     assert "\x1b" not in text
     assert data_of(run / "report.html")["runs"][0]["name"].startswith("\\x1b[2J")
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("20MB", 20_000_000), ("1.5 kb", 1500), ("1G", None), ("0", 0), ("7B", 7), ("2GB", 2 * 10**9), ("-1MB", None),
-     ("", None), ("1e9", None), ("nan", None), ("5 apples", None)],
-)  # fmt: skip
-def test_a_limit_is_a_number_of_bytes(text, number):
-    if number is None:
-        with refused(ConfigError, repr(text), "20MB", "500kB", code="config.value"):
-            parse_size(text)
-    else:
-        assert parse_size(text) == number
 
 
 def test_a_wrong_argument_is_refused_before_anything_is_written(run, tmp_path):
