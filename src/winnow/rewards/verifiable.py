@@ -60,6 +60,14 @@ def require() -> None:
     require_extra(PACKAGE, "rules of IFEval and IFBench are checked by another library", "instructions")
 
 
+def without_nulls(rule: Rule) -> Rule:
+    """A rule without the arguments that are null: in a column of Parquet, each has the arguments of all rules."""
+    given = rule.get("arguments")
+    if not isinstance(given, Mapping):
+        return rule
+    return {**rule, "arguments": {name: value for name, value in given.items() if value is not None}}
+
+
 def check_rule(rule: Rule) -> None:
     """Raise DataError for a rule without a checker in winnow, and for arguments that are not exactly the
     checker's: it would draw those that are absent.
@@ -161,7 +169,7 @@ def ifbench(prompt: Prompt, rollout: Rollout, *, loose: bool = True) -> Outcome:
     reports. Parts: the accuracies of the prompt (strict, loose), and the shares of its rules that are obeyed
     (rules_strict, rules_loose). Reasoning is removed first.
     """
-    text, rules = conclusion(prompt, rollout).strip(), [_without_nulls(rule) for rule in prompt.meta["rules"]]
+    text, rules = conclusion(prompt, rollout).strip(), [without_nulls(rule) for rule in prompt.meta["rules"]]
     forms = loose_variants(text)
     strict = [obeys(text, rule) for rule in rules]
     easier = [any(obeys(form, rule) for form in forms) for rule in rules]
@@ -176,20 +184,12 @@ def ifbench(prompt: Prompt, rollout: Rollout, *, loose: bool = True) -> Outcome:
 
 def _rules(prompt: Prompt) -> Sequence[Rule]:
     """The rules of a prompt. Raises DataError if there is none, or a bad one."""
-    rules = [_without_nulls(rule) for rule in prompt.meta.get("rules") or ()]
+    rules = [without_nulls(rule) for rule in prompt.meta.get("rules") or ()]
     if not rules:
         raise _bad_rule("the problem has no rules in meta['rules']", "use the task 'instructions', or add them")
     for rule in rules:
         check_rule(rule)
     return rules
-
-
-def _without_nulls(rule: Rule) -> Rule:
-    """A rule without the arguments that are null: in a column of Parquet, each has the arguments of all rules."""
-    given = rule.get("arguments")
-    if not isinstance(given, Mapping):
-        return rule
-    return {**rule, "arguments": {name: value for name, value in given.items() if value is not None}}
 
 
 def _bad_rule(problem: str, remedy: str) -> DataError:

@@ -12,7 +12,7 @@ from typing import Any
 from winnow.errors import DataError
 from winnow.records import Problem
 from winnow.registry import register
-from winnow.rewards.verifiable import NEED_DATA, Rule, check_rule, is_drawn
+from winnow.rewards.verifiable import NEED_DATA, Rule, check_rule, is_drawn, without_nulls
 from winnow.tasks.problems import check_only_test, listed, problem
 from winnow.tasks.rows import Record, read_rows
 
@@ -78,7 +78,7 @@ def _rules(record: Record) -> Iterator[Rule]:
     for name, given in zip(names, arguments, strict=True):
         if not isinstance(given, dict | None):
             raise record.malformed(f"the kwargs of the rule {name!r} are no object", "correct or remove this row")
-        yield {"rule": name, "arguments": {key: value for key, value in (given or {}).items() if value is not None}}
+        yield without_nulls({"rule": name, "arguments": given or {}})
 
 
 def _checkable(record: Record, rule: Rule) -> bool:

@@ -19,7 +19,7 @@ _WHEN = ("evaluate.every", "evaluate.every_minutes")
 _MACHINE = ("device", "threads", "gpu", "platform")  # keys of a manifest that affect seconds
 _NOT_COMPARED = ("steps", "max_hours", "output", "checkpoint", "log", "alarms", "track")  # a resume may change them
 FEW = 4  # evaluations before the level: below, the mean of three of them moves a speed-up towards 1
-_OF_SEEDS: Sequence[tuple[Callable[[SeedTime], bool], str]] = (  # which seeds a note is about, and what it says
+_OF_SEEDS: Sequence[tuple[Callable[[SeedTime], bool], str]] = (  # the seeds that get a note, and its text
     (lambda s: s.ending == "never", "never reached the level, so the speed-up has no interval, and at most a bound"),
     (
         lambda s: s.ending == "at the first",
